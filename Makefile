@@ -1,0 +1,66 @@
+# Each target sets up what it needs in .venv and works alone; the second call starts at once.
+# Needs: Python >= 3.11 with venv and headers, a C++ compiler, make, git.
+
+, := ,
+PYTHON ?= python3
+ARGS   ?=
+
+VENV := .venv
+PY   := $(VENV)/bin/python
+# Errors only: pip's warnings are about the machine it runs on. The build tools lie in .venv, not in
+# a throw-away environment, so that they are pinned too and recompiling is incremental.
+PIP  := $(PY) -m pip install -qq --disable-pip-version-check --no-build-isolation -c constraints.txt
+
+# setuptools: gym, in the dev extra, comes as source only.
+BUILD_TOOLS := scikit-build-core nanobind cmake ninja setuptools
+SETUP_FILES := pyproject.toml constraints.txt CMakeLists.txt $(shell find core -type f)
+
+.PHONY: help run test lint clean redo
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# Two targets must not run pip in the same .venv at once.
+.NOTPARALLEL:
+
+help: ## Show this list
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 8
+
+run: $(VENV)/.ready-cli ## Run the demo: Shoal and other vector envs side by side
+	@$(PY) examples/side_by_side.py $(ARGS)
+
+test: $(VENV)/.ready-dev ## Run the tests (ARGS="-k name -x" is passed on to pytest)
+	@$(PY) -m pytest $(ARGS)
+
+lint: $(VENV)/.ready-dev ## Check style, format and types
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+	@$(PY) -m mypy
+
+clean: ## Remove .venv, builds and caches
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is written when all before it has succeeded. A pip that was killed can leave a package
+# half installed that looks whole: .installing then still lies there, and .venv is made anew.
+define install
+@touch $(VENV)/.installing
+@$(PIP) $(1); status=$$?; rm -f $(VENV)/.installing; exit $$status
+endef
+
+$(VENV)/.created: $(if $(wildcard $(VENV)/.installing),redo)
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit( \
+	  "Shoal needs Python 3.11 or later; $(PYTHON) is %d.%d. Try: make PYTHON=python3.11 ..." \
+	  % sys.version_info[:2])'
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.ready-cli: $(VENV)/.created $(SETUP_FILES)
+	@echo "Setting up $(VENV) for the demo (first time: about 1 minute)"
+	$(call install,$(BUILD_TOOLS))
+	$(call install,-e ".[cli]")
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.created $(SETUP_FILES)
+	@echo "Setting up $(VENV) for development (first time: about 2 minutes)"
+	$(call install,$(BUILD_TOOLS))
+	$(call install,-e ".[dev$(,)cli]")
+	@touch $(VENV)/.ready-cli $@

@@ -1,0 +1,12 @@
+// The version of the package this core was compiled for.
+#pragma once
+
+#ifndef SHOAL_VERSION
+#error "SHOAL_VERSION is set by CMakeLists.txt from the version in pyproject.toml"
+#endif
+
+namespace shoal {
+
+inline constexpr const char* version = SHOAL_VERSION;
+
+}  // namespace shoal

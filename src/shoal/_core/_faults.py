@@ -1,0 +1,20 @@
+"""What went wrong, and in which env: the words of the core's errors."""
+
+from __future__ import annotations
+
+from shoal.errors import ObservationError, ObservationTypeError
+from shoal.layout import Misfit, where
+
+
+def observation_error(misfit: Misfit, env: int, verb: str) -> ObservationError:
+    """The public error for a value that does not fit its row."""
+    error = ObservationTypeError if misfit.is_type else ObservationError
+    return error(
+        f"{where(misfit.path, misfit.root or 'observation')}: {misfit.problem}, from {verb}() of env {env}. "
+        f"Correct the env's observation_space or what its {verb}() returns."
+    )
+
+
+def name_env(error: Exception, env: int, verb: str) -> None:
+    """Note on an env's own exception where it came from; it stays what it is."""
+    error.add_note(f"raised by {verb}() of env {env}")

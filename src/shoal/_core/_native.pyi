@@ -1,0 +1,3 @@
+"""The compiled core."""
+
+__version__: str

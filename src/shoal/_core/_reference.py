@@ -1,0 +1,337 @@
+"""The core in plain Python: what the compiled functions do, and what runs where there are none."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from shoal._core._faults import name_env, observation_error
+from shoal.buffers import Arena
+from shoal.layout import Branch, Choice, Kind, Layout, Leaf, Misfit, Node, Rows, describe
+from shoal.packing import fit
+
+Write = Callable[[int, Any], None]
+Infos = list[tuple[int, dict[str, Any]]]
+"""Non-empty infos, each with the row it belongs to, in the order in which they arose."""
+
+
+# -------------------------------------------------------------------------------------------------- pack
+
+
+class Packer:
+    """Writes nested values into rows, each field at its place, shapes and dtypes checked.
+
+    Args:
+        layout: Of the rows.
+        rows: A batch of byte rows.
+        objects: Their object columns, if the layout has custom spaces.
+        node: The part of the layout to write; all of it by default.
+
+    Raises:
+        Misfit: By ``write(row, value)``, if the value does not fit. The row may be half written by then.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        rows: Rows,
+        objects: NDArray[Any] | None = None,
+        node: Node | None = None,
+    ) -> None:
+        self._columns = layout.columns(rows, objects)
+        self.write: Write = self._writer(layout.root if node is None else node)
+
+    def _writer(self, node: Node) -> Write:
+        if isinstance(node, Branch):
+            return self._branch_writer(node)
+        if isinstance(node, Choice):
+            return self._choice_writer(node)
+        column, field = self._columns[node.index], node.field
+        if field.kind is Kind.OBJECT:
+            return column.__setitem__
+        if field.kind is Kind.TEXT:
+
+            def write_text(row: int, value: Any) -> None:
+                column[row] = field.encode_text(value)
+
+            return write_text
+
+        dtype, shape = field.dtype, field.shape
+        views = row_views(column)
+
+        def write_array(row: int, value: Any) -> None:
+            if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
+                views[row][...] = value
+            else:
+                views[row][...] = fit(field, value)
+
+        return write_array
+
+    def _branch_writer(self, node: Branch) -> Write:
+        parts = [(k, self._writer(c)) for k, c in zip(node.keys, node.children, strict=True)]
+        path = node.path
+        container: Any = Mapping if node.is_dict else (tuple, list)
+        size = None if node.is_dict else len(parts)
+
+        def write_branch(row: int, value: Any) -> None:
+            if not isinstance(value, container) or (size is not None and len(value) != size):
+                expected = "a dict" if size is None else f"a tuple of {size}"
+                got = describe(value) if size is None else f"{describe(value)} of {_length(value)}"
+                raise Misfit(path, f"expected {expected}, got {got}", is_type=True)
+            for key, write in parts:
+                try:
+                    part = value[key]
+                except KeyError:
+                    raise Misfit((*path, key), f"missing; got the keys {list(value)}") from None
+                write(row, part)
+
+        return write_branch
+
+    def _choice_writer(self, node: Choice) -> Write:
+        index_column, path = self._columns[node.index], node.field.path
+        members = [self._columns[i] for group in node.members for i in group]
+        writers = [self._writer(child) for child in node.children]
+
+        def write_choice(row: int, value: Any) -> None:
+            if not isinstance(value, (tuple, list)) or len(value) != 2:
+                raise Misfit(path, f"expected a pair (index, value), got {describe(value)}", is_type=True)
+            try:
+                index = operator.index(value[0])
+            except TypeError:
+                problem = f"expected an index, got {describe(value[0])}"
+                raise Misfit(path, problem, is_type=True) from None
+            if not 0 <= index < len(writers):
+                raise Misfit(path, f"expected an index below {len(writers)}, got {index}")
+            for column in members:
+                column[row] = None if column.dtype == object else 0
+            index_column[row] = index
+            writers[index](row, value[1])
+
+        return write_choice
+
+
+def row_views(column: NDArray[Any]) -> list[NDArray[Any]]:
+    """A view of each row's entry: writing through it is cheaper than indexing the column."""
+    return [column[row, ...] for row in range(len(column))]
+
+
+def _length(value: Any) -> str:
+    return str(len(value)) if hasattr(value, "__len__") else "no length"
+
+
+# ----------------------------------------------------------------------------------------------- stepper
+
+
+class SteppedEnv(Protocol):
+    """What the stepper needs of an env (see `shoal.emulation.SingleEnv`)."""
+
+    step: Callable[[Any], Any]
+
+    def reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode as the caller asks."""
+
+    def restart(self) -> tuple[Any, dict[str, Any]]:
+        """Begin the next episode."""
+
+
+class Stepper:
+    """Steps a run of Python envs, one row each, straight into the arena.
+
+    Args:
+        envs: The envs, in the order of their rows.
+        arena: Their rows.
+        observation: Layout of the observations.
+        action: Layout of the actions.
+        mode: When a finished env is reset.
+        first_env: Index of the first env in the vec, for messages.
+        flat: Whether ``final_obs`` is to be a flat row instead of the env's own value.
+    """
+
+    def __init__(
+        self,
+        envs: Sequence[SteppedEnv],
+        arena: Arena,
+        observation: Layout,
+        action: Layout,
+        mode: AutoresetMode,
+        first_env: int = 0,
+        *,
+        flat: bool = False,
+    ) -> None:
+        self._arena, self._mode = arena, mode
+        self._observation, self._first_env, self._flat = observation, first_env, flat
+        self._write = Packer(observation, arena.observations, arena.observation_objects).write
+        # For the most common case, an observation that is one plain array: written without a call.
+        self._plain: tuple[Any, Any, Any] = (None, None, None)
+        root = observation.root
+        if isinstance(root, Leaf) and root.field.kind is Kind.ARRAY:
+            (column,) = observation.columns(arena.observations)
+            self._plain = row_views(column), root.field.dtype, root.field.shape
+        self._actions = action.columns(arena.actions, arena.action_objects)
+        self._split = action.root.split
+        self._starts = np.ones(len(arena), np.bool_)
+        self._adopt(envs)
+
+    def _adopt(self, envs: Sequence[SteppedEnv]) -> None:
+        self._envs, self._steps = envs, [env.step for env in envs]
+
+    def reset(
+        self,
+        chosen: NDArray[np.bool_],
+        seeds: Sequence[int | None],
+        options: dict[str, Any] | None,
+    ) -> Infos:
+        """Reset the chosen envs; the other rows keep their observation."""
+        infos: Infos = []
+        row = 0
+        try:
+            for row, env in enumerate(self._envs):
+                if chosen[row]:
+                    obs, info = env.reset(seeds[row], options)
+                    self._write(row, obs)
+                    if info:
+                        infos.append((row, info))
+        except Misfit as misfit:
+            raise observation_error(misfit, self._first_env + row, "reset") from None
+        except Exception as error:
+            name_env(error, self._first_env + row, "reset")
+            raise
+        self._arena.mask[chosen] = True
+        begin_episodes(self._arena, chosen, self._starts)
+        return infos
+
+    def step(self) -> Infos:
+        """Step every env once, as its mode says, with the actions in the arena."""
+        arena, write = self._arena, self._write
+        views, dtype, shape = self._plain
+        same_step = self._mode is AutoresetMode.SAME_STEP
+        acting = arena.mask.copy()
+        # Copied, because an env may keep the action it was given.
+        actions = self._split([column.copy() for column in self._actions])
+        # A plain list: setting one entry of an array costs more than all else here.
+        rewards: list[Any] = [0.0] * len(actions)
+        arena.terminations[:] = False
+        arena.truncations[:] = False
+        infos: Infos = []
+        row = 0
+        try:
+            for row, (acts, step, action) in enumerate(
+                zip(acting.tolist(), self._steps, actions, strict=True)
+            ):
+                if acts:
+                    result = step(action)
+                    if type(result) is not tuple or len(result) != 5:
+                        result = five(result)
+                    obs, rewards[row], terminated, truncated, info = result
+                    if type(obs) is np.ndarray and obs.dtype is dtype and obs.shape == shape:
+                        views[row][...] = obs
+                    else:
+                        write(row, obs)
+                    if terminated or truncated:
+                        arena.terminations[row], arena.truncations[row] = terminated, truncated
+                        if same_step:
+                            final = {"final_obs": self._final(row, obs), "final_info": info}
+                            infos.append((row, final))
+                            obs, info = self._envs[row].restart()
+                            write(row, obs)
+                else:
+                    obs, info = self._envs[row].restart()
+                    write(row, obs)
+                if info:
+                    infos.append((row, info))
+        except Misfit as misfit:
+            raise observation_error(misfit, self._first_env + row, "step") from None
+        except Exception as error:
+            name_env(error, self._first_env + row, "step")
+            raise
+        try:
+            arena.rewards[:] = rewards
+        except (TypeError, ValueError):
+            row = next(i for i, reward in enumerate(rewards) if not is_number(reward))
+            problem = f"expected a number, got {describe(rewards[row])}"
+            wrong = Misfit((), problem, root="reward", is_type=True)
+            raise observation_error(wrong, self._first_env + row, "step") from None
+        done = settle(arena, acting, self._starts)
+        arena.mask[:] = True if same_step else ~done
+        return infos
+
+    def _final(self, row: int, obs: Any) -> Any:
+        # Copied, because an env may reuse its buffer for the first observation of the next episode.
+        if self._flat:
+            return self._observation.flat(self._arena.observations)[row].copy()
+        return deepcopy(obs)
+
+    def state(self) -> dict[str, Any]:
+        """What a snapshot needs besides the envs and the arena."""
+        return {"starts": self._starts.copy()}
+
+    def load(self, state: dict[str, Any], envs: Sequence[SteppedEnv]) -> None:
+        """Continue from a `state`, with envs taken from the same snapshot."""
+        self._starts[:] = state["starts"]
+        self._adopt(envs)
+
+
+def five(result: Any) -> Any:
+    """A step in old gym's form of four as Gymnasium's five."""
+    if not isinstance(result, (tuple, list)) or len(result) not in (4, 5):
+        got = f"{len(result)} values" if isinstance(result, (tuple, list)) else describe(result)
+        wanted = "5 values (observation, reward, terminated, truncated, info), or old gym's 4"
+        raise Misfit((), f"expected {wanted}, got {got}", root="step()", is_type=True)
+    if len(result) == 5:
+        return result
+    obs, reward, done, info = result
+    truncated = bool(done) and bool(info.get("TimeLimit.truncated", False))
+    return obs, reward, bool(done) and not truncated, truncated, info
+
+
+def is_number(reward: Any) -> bool:
+    """Whether an array of floats can hold it."""
+    try:
+        np.zeros(1)[0] = reward
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def settle(arena: Arena, acting: NDArray[np.bool_], starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Bring `resets` and the episode totals up to date after a step.
+
+    Args:
+        arena: The rows; rewards and flags are written.
+        acting: Rows that took their action.
+        starts: Rows whose next transition begins an episode. Their totals are cleared only then, so
+            that those of a finished episode can be read until its successor's first transition.
+
+    Returns:
+        The rows whose episode has just ended.
+    """
+    if starts.any():
+        begun = acting & starts
+        arena.episode_returns[begun] = 0.0
+        arena.episode_lengths[begun] = 0
+        starts ^= begun
+    # Rows that did not act have no reward.
+    np.add(arena.episode_returns, arena.rewards, out=arena.episode_returns)
+    np.add(arena.episode_lengths, acting, out=arena.episode_lengths)
+    done: NDArray[np.bool_] = arena.terminations | arena.truncations
+    starts |= done
+    np.logical_not(acting, out=arena.resets)
+    return done
+
+
+def begin_episodes(arena: Arena, rows: NDArray[np.bool_], starts: NDArray[np.bool_]) -> None:
+    """Bring the columns up to date after a reset of some rows."""
+    starts |= rows
+    arena.episode_returns[rows] = 0.0
+    arena.episode_lengths[rows] = 0
+    # No row carries a transition now, so that none is counted twice.
+    arena.rewards[:] = 0.0
+    arena.terminations[:] = False
+    arena.truncations[:] = False
+    arena.resets[:] = True

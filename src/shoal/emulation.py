@@ -1,0 +1,166 @@
+"""Any env a person already has -> one face that the steppers can drive.
+
+    what a creator returns                     becomes
+    ------------------------------------------------------------------------------------
+    gymnasium.Env, or a class of its shape     SingleEnv: one row
+    old gym: reset() -> obs, 4-tuples, seed()  SingleEnv: one row
+    shoal.Env                                  itself: num_agents rows, written in place
+    a vector env                               itself: its envs become envs of ours
+
+Observations are packed into rows by the steppers (`shoal._core`); this file only evens out the verbs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+from gymnasium import Space, spaces
+from gymnasium.vector import VectorEnv
+
+from shoal.env import Env
+from shoal.errors import ArgumentTypeError
+
+Creator = Callable[[], Any]
+
+
+class SingleEnv:
+    """A single-agent env of any style behind Gymnasium's verbs.
+
+    Args:
+        env: The env: Gymnasium's, old gym's, or any object with the same methods.
+    """
+
+    num_envs = 1
+    num_agents = 1
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.step: Callable[[Any], Any] = env.step
+        self.observation_space = to_gymnasium_space(env.observation_space)
+        self.action_space = to_gymnasium_space(env.action_space)
+        space = self.observation_space
+        # Whether an observation could be taken for a pair of observation and info.
+        self._is_pair = (
+            isinstance(space, spaces.Tuple) and len(space) == 2 and isinstance(space[1], spaces.Dict)
+        )
+        parameters = inspect.signature(env.reset).parameters
+        anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        self._takes_seed = anything or "seed" in parameters
+        self._takes_options = anything or "options" in parameters
+
+    def __reduce__(self) -> tuple[type[SingleEnv], tuple[Any]]:
+        """Pickle as the env alone; the rest is derived from it."""
+        return SingleEnv, (self.env,)
+
+    def reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode, seeded the way the env's style allows.
+
+        Raises:
+            ArgumentTypeError: If options are given to an env whose reset() takes none.
+        """
+        arguments: dict[str, Any] = {}
+        if self._takes_seed:
+            arguments["seed"] = seed
+        elif seed is not None and hasattr(self.env, "seed"):
+            self.env.seed(seed)
+        if self._takes_options:
+            arguments["options"] = options
+        elif options:
+            raise ArgumentTypeError(
+                f"options: reset() of {type(self.env).__name__} takes none, got {options!r}"
+            )
+        return self._with_info(self.env.reset(**arguments))
+
+    def restart(self) -> tuple[Any, dict[str, Any]]:
+        """Begin the next episode where the env's own random stream stands."""
+        return self._with_info(self.env.reset())
+
+    def _with_info(self, result: Any) -> tuple[Any, dict[str, Any]]:
+        if not (isinstance(result, tuple) and len(result) == 2):
+            return result, {}
+        if not (isinstance(result[1], dict) or result[1] is None):
+            return result, {}
+        if self._is_pair and self.observation_space.contains(result):
+            return result, {}  # the observation itself, without an info
+        return result[0], result[1] or {}
+
+    def get_attr(self, name: str) -> Any:
+        """The attribute `name` of the env or of a wrapper around it."""
+        get = getattr(self.env, "get_wrapper_attr", None)
+        return getattr(self.env, name) if get is None else get(name)
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Set the attribute `name` where it lives."""
+        put = getattr(self.env, "set_wrapper_attr", None)
+        if put is None:
+            setattr(self.env, name, value)
+        else:
+            put(name, value)
+
+    def render(self) -> Any:
+        """The env's own frame."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the env, if it can be."""
+        close = getattr(self.env, "close", None)
+        if close is not None:
+            close()
+
+
+def adopt(env: Any) -> SingleEnv | Env | VectorEnv[Any, Any, Any]:
+    """Put whatever a creator returned behind a face the steppers know.
+
+    Raises:
+        ArgumentTypeError: If it is no env.
+    """
+    if isinstance(env, (Env, VectorEnv)):
+        return env
+    if hasattr(env, "possible_agents"):
+        raise ArgumentTypeError(
+            f"{type(env).__name__} is a PettingZoo env, which Shoal does not convert yet. "
+            "Write its agents as the rows of a shoal.Env."
+        )
+    missing = [
+        name
+        for name in ("reset", "step", "observation_space", "action_space")
+        if getattr(env, name, None) is None
+    ]
+    if missing:
+        raise ArgumentTypeError(
+            f"a creator must return an env, got {type(env).__name__} without {', '.join(missing)}"
+        )
+    return SingleEnv(env)
+
+
+def to_gymnasium_space(space: Any) -> Space[Any]:
+    """Old gym's spaces as Gymnasium's; any other as it is."""
+    if isinstance(space, Space) or not type(space).__module__.startswith("gym."):
+        return space  # type: ignore[no-any-return]
+    name = type(space).__name__
+    if name == "Dict":
+        return spaces.Dict({key: to_gymnasium_space(s) for key, s in space.spaces.items()})
+    if name == "Tuple":
+        return spaces.Tuple([to_gymnasium_space(s) for s in space.spaces])
+    if name == "Box":
+        return spaces.Box(space.low, space.high, space.shape, space.dtype)
+    if name == "Discrete":
+        return spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0)))
+    if name == "MultiDiscrete":
+        return spaces.MultiDiscrete(space.nvec, dtype=space.dtype)
+    if name == "MultiBinary":
+        return spaces.MultiBinary(space.n)
+    raise ArgumentTypeError(
+        f"{name} of old gym has no counterpart here. Give the env a gymnasium.Space instead."
+    )
+
+
+def is_env(thing: Any) -> bool:
+    """Whether this is an env rather than something that makes one."""
+    if isinstance(thing, type):
+        return False
+    known = isinstance(thing, (gymnasium.Env, VectorEnv, Env))
+    return known or (hasattr(thing, "step") and hasattr(thing, "reset"))

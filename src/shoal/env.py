@@ -1,0 +1,155 @@
+"""`shoal.Env`: the in-place contract for fast Python envs with any number of agents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from numpy.typing import NDArray
+
+from shoal.buffers import Arena
+from shoal.errors import ArgumentError
+from shoal.layout import Layout
+
+
+class Env:
+    """An env that writes its rows itself: no tuple, no copy, no allocation per step.
+
+    A subclass sets ``observation_space`` and ``action_space`` (of one agent) and ``num_agents``, as
+    class attributes or in ``__init__``, and writes the arrays below in ``reset`` and ``step``. They are
+    views of the vec's own rows, bound when the vec knows the spaces; without a vec the env gets
+    rows of its own on first use.
+
+    Before each ``step`` the rewards and flags are cleared and ``actions`` hold the new actions. Then the
+    env writes what happened. The rules for agents:
+
+    - An agent whose ``terminations`` or ``truncations`` the env sets has finished: this transition is
+      its last, and its ``mask`` is cleared after the step.
+    - An agent whose ``mask`` is clear does not act: its action is not read and its row carries no
+      transition. The env may clear ``mask`` itself (an agent that waits its turn) and set it again (an
+      agent that returns; its row then begins an episode).
+    - When no agent is left to act, the episode is over and the vec resets the env, as its autoreset
+      mode says.
+
+    Attributes:
+        observations: One entry per agent: an array, or nested arrays for structured spaces (Text as
+            codes, OneOf as index and choices). `write` packs a whole value instead.
+        actions: One entry per agent, nested like the space.
+        rewards: float64, one per agent.
+        terminations: bool, one per agent.
+        truncations: bool, one per agent.
+        mask: bool, one per agent.
+
+    Args:
+        buf: Rows to use from the start; by default the vec binds them later.
+
+    Example:
+        >>> import numpy as np, shoal
+        >>> from gymnasium.spaces import Box, Discrete
+        >>> class Walkers(shoal.Env):
+        ...     observation_space = Box(-10, 10, (1,), np.float32)
+        ...     action_space = Discrete(2)
+        ...     num_agents = 3
+        ...
+        ...     def reset(self, seed=None, options=None):
+        ...         self.observations[:] = 0
+        ...
+        ...     def step(self, actions):
+        ...         self.observations[:, 0] += 2 * actions - 1
+        ...         self.rewards[:] = self.observations[:, 0]
+        ...         self.terminations[:] = abs(self.observations[:, 0]) == 10
+        >>> vec = shoal.Serial(Walkers, num_envs=2)
+        >>> obs, infos = vec.reset(seed=0)
+        >>> obs, rewards, terminations, truncations, infos = vec.step([1, 1, 0, 0, 1, 1])
+        >>> rewards
+        array([ 1.,  1., -1., -1.,  1.,  1.])
+    """
+
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    num_agents: int = 1
+    num_envs: int = 1
+    metadata: dict[str, Any] = {}
+    render_mode: str | None = None
+    spec: Any = None
+
+    def __init__(self, buf: Arena | None = None) -> None:
+        if buf is not None:
+            self.bind(buf)
+
+    def bind(self, rows: Arena) -> None:
+        """Let the env write into these rows from now on. Called by the vec.
+
+        Raises:
+            ArgumentError: If there are not as many rows as agents.
+        """
+        if len(rows) != self.num_agents:
+            raise ArgumentError(f"expected {self.num_agents} rows, one per agent, got {len(rows)}")
+        observation, action = Layout(self.observation_space), Layout(self.action_space)
+        self._rows, self._observation = rows, observation
+        self.observations: Any = observation.root.views(observation.columns(rows.observations))
+        self.actions: Any = action.root.views(action.columns(rows.actions))
+        self.rewards: NDArray[np.float64] = rows.rewards
+        self.terminations: NDArray[np.bool_] = rows.terminations
+        self.truncations: NDArray[np.bool_] = rows.truncations
+        self.mask: NDArray[np.bool_] = rows.mask
+
+    def __getattr__(self, name: str) -> Any:
+        """Give an env that stands alone rows of its own, the first time it needs them."""
+        bound = ("observations", "actions", "rewards", "terminations", "truncations", "mask", "_rows")
+        if name not in bound:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        layouts = Layout(self.observation_space), Layout(self.action_space)
+        self.bind(Arena.allocate(self.num_agents, *layouts))
+        return getattr(self, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the rows, which belong to the vec."""
+        bound = ("observations", "actions", "rewards", "terminations", "truncations", "mask")
+        private = ("_rows", "_observation", "_packer")
+        return {k: v for k, v in self.__dict__.items() if k not in (*bound, *private)}
+
+    def write(self, agent: int, value: Any) -> None:
+        """Pack a whole observation into the row of an agent.
+
+        Raises:
+            Misfit: If it does not fit; a vec turns this into an `ObservationError`.
+        """
+        from shoal._core import Packer
+
+        if "_packer" not in self.__dict__:
+            self._packer = Packer(self._observation, self._rows.observations)
+        self._packer.write(agent, value)
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> dict[str, Any] | list[dict[str, Any]] | None:
+        """Begin an episode and write the first observations.
+
+        Args:
+            seed: A new seed, or None to go on with the env's own random stream.
+            options: As the caller of ``vec.reset`` gave them.
+
+        Returns:
+            Nothing, an info (it stands at the env's first row), or one info per agent.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define reset()")
+
+    def step(self, actions: Any) -> dict[str, Any] | list[dict[str, Any]] | None:
+        """Move by one step and write observations, rewards and flags.
+
+        Args:
+            actions: The same as ``self.actions``.
+
+        Returns:
+            As `reset`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define step()")
+
+    def render(self) -> Any:
+        """A frame, for envs that can draw themselves."""
+        raise NotImplementedError(f"{type(self).__name__} does not define render()")
+
+    def close(self) -> None:
+        """Release what the env holds."""

@@ -1,0 +1,111 @@
+"""Every error Shoal raises, under one root.
+
+    ShoalError
+    ├── SpaceError (TypeError)               a space that has no fixed layout
+    ├── SpaceMismatch (RuntimeError)         the envs of one vec disagree about a space
+    ├── ArgumentError (ValueError)           an argument that cannot work
+    │   └── ArgumentTypeError (TypeError)    ... because of its type
+    ├── ObservationError (ValueError)        an env returned something its space does not allow
+    │   └── ObservationTypeError (TypeError) ... because of its type
+    ├── ActionError (ValueError)             actions that do not fit; nothing has moved
+    │   └── ActionTypeError (TypeError)      ... because of their type
+    ├── EpisodeOver (AssertionError)         stepping a finished env under DISABLED autoreset
+    ├── CallError (RuntimeError)             a verb out of turn
+    │   ├── ResetNeeded                      after a failed step only a reset makes sense
+    │   ├── AlreadyPending                   a second send before its recv
+    │   ├── NothingPending                   a recv with nothing under way
+    │   └── Closed                           any verb after close()
+    └── SnapshotError (TypeError)            an env that cannot be pickled, or a foreign snapshot
+
+The second base in brackets is what Gymnasium's own vector envs raise in the same case, so code written
+for them keeps working. An exception raised by an env is never replaced: it comes out as it went in, with
+a note that names the env.
+"""
+
+from __future__ import annotations
+
+from gymnasium.error import (
+    AlreadyPendingCallError,
+    ClosedEnvironmentError,
+    NoAsyncCallError,
+)
+
+
+class ShoalError(Exception):
+    """Root of all errors that Shoal itself raises."""
+
+
+class SpaceError(ShoalError, TypeError):
+    """A space that cannot be laid out as bytes of a fixed size."""
+
+
+class SpaceMismatch(ShoalError, RuntimeError):
+    """The envs of one vec have different spaces."""
+
+
+class ArgumentError(ShoalError, ValueError):
+    """An argument with a value that cannot work."""
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument of the wrong type."""
+
+
+class ObservationError(ShoalError, ValueError):
+    """An env returned a value that its observation space does not allow."""
+
+
+class ObservationTypeError(ObservationError, TypeError):
+    """An env returned a value of a type that its observation space does not allow."""
+
+
+class ActionError(ShoalError, ValueError):
+    """Actions of the wrong number, shape or value. No env has moved."""
+
+
+class ActionTypeError(ActionError, TypeError):
+    """Actions of the wrong type. No env has moved."""
+
+
+class EpisodeOver(ShoalError, AssertionError):
+    """A finished env was stepped under ``AutoresetMode.DISABLED``. No env has moved."""
+
+
+class CallError(ShoalError, RuntimeError):
+    """A verb was called when it makes no sense."""
+
+
+class ResetNeeded(CallError):
+    """An env failed half-way through a step, so the rows are not of one moment any more."""
+
+
+class AlreadyPending(CallError, AlreadyPendingCallError):
+    """A step or reset is under way and has not been received; `name` says which."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message, name)
+        self.name = name
+
+    def __str__(self) -> str:
+        """The message alone."""
+        return str(self.args[0])
+
+
+class NothingPending(CallError, NoAsyncCallError):
+    """There is nothing to receive; `name` says what was asked for."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message, name)
+        self.name = name
+
+    def __str__(self) -> str:
+        """The message alone."""
+        return str(self.args[0])
+
+
+class Closed(CallError, ClosedEnvironmentError):
+    """The vec has been closed."""
+
+
+class SnapshotError(ShoalError, TypeError):
+    """A snapshot that cannot be taken or does not fit."""

@@ -1,0 +1,545 @@
+"""Space -> Layout: how a structured value lies in one flat row.
+
+A layout is a list of fields, one for each leaf of the space, and a tree of nodes over them that knows
+the structure. Fields are aligned to their dtype and rows padded to the largest alignment, so that each
+field of a batch of rows is a view, in NumPy and in torch. This file is pure: spaces and bytes, no env.
+
+How each space lies in a row:
+
+    Box, MultiDiscrete, MultiBinary   their dtype and shape
+    Discrete                          one number of its dtype
+    Text                              max_length codes: 0 ends the text, k is the k-th character
+                                      of the sorted charset
+    OneOf                             the index of the choice, then every choice; those not taken are 0
+    Dict, Tuple                       their members one after another
+    Sequence, Graph                   refused: they have no fixed size
+    any other                         refused by `layout`; Serial carries it as an object, as Gymnasium does
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property, singledispatch
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from shoal.errors import ArgumentError, ObservationError, ObservationTypeError, SpaceError
+
+Path = tuple[str | int, ...]
+Rows = NDArray[np.uint8]
+Columns = Sequence[NDArray[Any]]
+"""One array per field of a layout, each with the same leading (batch) shape."""
+
+
+class Kind(Enum):
+    """What one field holds."""
+
+    ARRAY = "array"
+    SCALAR = "scalar"  # a Discrete: one number
+    TEXT = "text"
+    CHOICE = "choice"  # the index of a OneOf
+    OBJECT = "object"  # a custom space: no bytes in the row, a place in the object column
+
+
+@dataclass(frozen=True)
+class Field:
+    """One leaf of a space: where it lies in the row and what it holds."""
+
+    path: Path
+    kind: Kind
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    space: Space[Any]
+    offset: int
+    """In bytes; for an OBJECT, its column among the objects."""
+    alphabet: str = ""
+    """Text only: the character behind each code; the entry of code 0 is never read."""
+
+    @cached_property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes it takes in a row."""
+        return 0 if self.kind is Kind.OBJECT else self.size * self.dtype.itemsize
+
+    def bounds(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Smallest and largest value of each element, in this field's dtype and shape."""
+        space, low, high = self.space, 0, 1  # type: tuple[Any, Any, Any]
+        if isinstance(space, spaces.Box):
+            low, high = space.low, space.high
+        elif isinstance(space, spaces.Discrete):
+            low, high = space.start, int(space.start) + int(space.n) - 1
+        elif isinstance(space, spaces.MultiDiscrete):
+            low, high = space.start, space.start + (space.nvec - 1)
+        elif self.kind is Kind.TEXT:
+            high = len(self.alphabet) - 1
+        elif isinstance(space, spaces.OneOf):
+            high = len(space.spaces) - 1
+        return (
+            np.broadcast_to(np.asarray(low).astype(self.dtype), self.shape),
+            np.broadcast_to(np.asarray(high).astype(self.dtype), self.shape),
+        )
+
+    def encode_text(self, text: Any) -> NDArray[Any]:
+        """The codes of a text.
+
+        Raises:
+            Misfit: If it is no string, too long, or uses a character outside the charset.
+        """
+        (limit,) = self.shape
+        if not isinstance(text, str):
+            raise Misfit(self.path, f"expected a string, got {describe(text)}", is_type=True)
+        if len(text) > limit:
+            raise Misfit(self.path, f"expected at most {limit} characters, got {len(text)}: {text!r}")
+        codes = np.zeros(limit, self.dtype)
+        for position, character in enumerate(text):
+            code = self.alphabet.find(character, 1)
+            if code < 0:
+                raise Misfit(self.path, f"expected characters of its charset, got {character!r}")
+            codes[position] = code
+        return codes
+
+    def decode_text(self, codes: NDArray[Any]) -> str:
+        """The text behind its codes."""
+        taken = codes.tolist()
+        end = taken.index(0) if 0 in taken else len(taken)
+        return "".join(self.alphabet[code] for code in taken[:end])
+
+
+class Misfit(Exception):
+    """A value that does not fit its field; whoever knows the env turns it into a public error."""
+
+    def __init__(self, path: Path, problem: str, *, root: str = "", is_type: bool = False) -> None:
+        super().__init__(f"{where(path, root or 'value')}: {problem}")
+        self.path, self.problem, self.root, self.is_type = path, problem, root, is_type
+
+
+def where(path: Path, root: str = "value") -> str:
+    """Spell a path the way a user would write it: ``observation["map"][0]``."""
+    return root + "".join(f'["{key}"]' if isinstance(key, str) else f"[{key}]" for key in path)
+
+
+def describe(value: Any) -> str:
+    """Type, shape and dtype of a value, for error messages."""
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    if isinstance(value, (np.generic, bool, int, float, str)):
+        return f"{value!r} ({type(value).__name__})"
+    return f"a {type(value).__name__}"
+
+
+# ------------------------------------------------------------------------------------------------ nodes
+#
+# The three kinds of nodes share three methods over the columns of a batch:
+#   views   nested zero-copy arrays: Text as codes, OneOf as (index, choices)
+#   values  what Gymnasium gives for a batch: Text as strings, OneOf as pairs (index, value)
+#   split   a list with one value per row, as an env expects its action
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A node with a single field."""
+
+    index: int
+    field: Field
+
+    def views(self, columns: Columns) -> Any:  # noqa: D102 - see the comment above
+        return columns[self.index]
+
+    def values(self, columns: Columns) -> Any:  # noqa: D102
+        if self.field.kind in (Kind.TEXT, Kind.OBJECT):
+            return tuple(self.split(columns))
+        return columns[self.index]
+
+    def split(self, columns: Columns) -> list[Any]:  # noqa: D102
+        if self.field.kind is Kind.TEXT:
+            return [self.field.decode_text(codes) for codes in columns[self.index]]
+        return list(columns[self.index])
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A Dict or a Tuple."""
+
+    path: Path
+    keys: tuple[str | int, ...]
+    children: tuple[Node, ...]
+    is_dict: bool
+
+    def gather(self, parts: Sequence[Any]) -> Any:
+        """Put one part for each child into a container of the right type."""
+        return dict(zip(self.keys, parts, strict=True)) if self.is_dict else tuple(parts)
+
+    def views(self, columns: Columns) -> Any:  # noqa: D102
+        return self.gather([child.views(columns) for child in self.children])
+
+    def values(self, columns: Columns) -> Any:  # noqa: D102
+        return self.gather([child.values(columns) for child in self.children])
+
+    def split(self, columns: Columns) -> list[Any]:  # noqa: D102
+        parts = [child.split(columns) for child in self.children]
+        return [self.gather(row) for row in zip(*parts, strict=True)]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A OneOf: an index, and all its choices side by side."""
+
+    index: int
+    field: Field
+    children: tuple[Node, ...]
+    members: tuple[range, ...]
+    """For each choice, the indices of its fields."""
+
+    def views(self, columns: Columns) -> Any:  # noqa: D102
+        return columns[self.index], tuple(child.views(columns) for child in self.children)
+
+    def values(self, columns: Columns) -> Any:  # noqa: D102
+        return tuple(self.split(columns))
+
+    def split(self, columns: Columns) -> list[Any]:  # noqa: D102
+        chosen = columns[self.index]
+        parts = [child.split(columns) for child in self.children]
+        return [(index, parts[index][row]) for row, index in enumerate(chosen)]
+
+
+Node = Leaf | Branch | Choice
+
+
+# ------------------------------------------------------------------------------------------- compilation
+
+
+class Plan:
+    """Collects the fields of a space, in order, each at the next aligned offset."""
+
+    def __init__(self) -> None:
+        self.fields: list[Field] = []
+        self.end = 0
+        self.alignment = 1
+        self.num_objects = 0
+
+    def add(
+        self,
+        path: Path,
+        kind: Kind,
+        dtype: Any,
+        shape: tuple[int, ...],
+        space: Space[Any],
+        alphabet: str = "",
+    ) -> Leaf:
+        """Append a field."""
+        dtype = np.dtype(dtype)
+        if kind is Kind.OBJECT:
+            offset = self.num_objects
+            self.num_objects += 1
+        else:
+            offset = -(-self.end // dtype.itemsize) * dtype.itemsize
+            self.alignment = max(self.alignment, dtype.itemsize)
+        field = Field(path, kind, dtype, shape, space, offset, alphabet)
+        if kind is not Kind.OBJECT:
+            self.end = offset + field.nbytes
+        self.fields.append(field)
+        return Leaf(len(self.fields) - 1, field)
+
+
+@singledispatch
+def compile_space(space: Any, path: Path, plan: Plan) -> Node:
+    """Add the fields of `space` to `plan` and return its node. Register a function per space type."""
+    raise SpaceError(
+        f"{where(path, 'space')}: expected a gymnasium.Space, got {type(space).__name__}: {space!r}"
+    )
+
+
+@compile_space.register
+def _(space: Space, path: Path, plan: Plan) -> Node:  # type: ignore[type-arg]
+    return plan.add(path, Kind.OBJECT, object, (), space)
+
+
+@compile_space.register
+def _(space: spaces.Box, path: Path, plan: Plan) -> Node:
+    return plan.add(path, Kind.ARRAY, space.dtype, space.shape, space)
+
+
+@compile_space.register
+def _(space: spaces.MultiBinary, path: Path, plan: Plan) -> Node:
+    return plan.add(path, Kind.ARRAY, space.dtype, space.shape, space)
+
+
+@compile_space.register
+def _(space: spaces.MultiDiscrete, path: Path, plan: Plan) -> Node:
+    return plan.add(path, Kind.ARRAY, space.dtype, space.shape, space)
+
+
+@compile_space.register
+def _(space: spaces.Discrete, path: Path, plan: Plan) -> Node:
+    return plan.add(path, Kind.SCALAR, space.dtype, (), space)
+
+
+@compile_space.register
+def _(space: spaces.Text, path: Path, plan: Plan) -> Node:
+    # Sorted, not in the space's own order: before Gymnasium 1.4 that order changed with each process.
+    alphabet = "\0" + "".join(sorted(space.character_set))
+    dtype = np.min_scalar_type(len(alphabet) - 1)
+    return plan.add(path, Kind.TEXT, dtype, (space.max_length,), space, alphabet)
+
+
+@compile_space.register
+def _(space: spaces.OneOf, path: Path, plan: Plan) -> Node:  # type: ignore[type-arg]
+    index = plan.add(path, Kind.CHOICE, np.int64, (), space)
+    children, members = [], []
+    for number, choice in enumerate(space.spaces):
+        first = len(plan.fields)
+        children.append(compile_space(choice, (*path, number), plan))
+        members.append(range(first, len(plan.fields)))
+    return Choice(index.index, index.field, tuple(children), tuple(members))
+
+
+@compile_space.register
+def _(space: spaces.Tuple, path: Path, plan: Plan) -> Node:  # type: ignore[type-arg]
+    children = tuple(compile_space(s, (*path, i), plan) for i, s in enumerate(space.spaces))
+    return Branch(path, tuple(range(len(children))), children, is_dict=False)
+
+
+@compile_space.register
+def _(space: spaces.Dict, path: Path, plan: Plan) -> Node:
+    keys = tuple(space.spaces)
+    children = tuple(compile_space(space.spaces[key], (*path, key), plan) for key in keys)
+    return Branch(path, keys, children, is_dict=True)
+
+
+@compile_space.register
+def _(space: spaces.Sequence, path: Path, plan: Plan) -> Node:
+    raise SpaceError(
+        f"{where(path, 'space')}: a Sequence has no fixed size, so it has no place in a row. "
+        "Wrap the env: give it a Box of the longest length, padded, and the length as a Discrete."
+    )
+
+
+@compile_space.register
+def _(space: spaces.Graph, path: Path, plan: Plan) -> Node:
+    raise SpaceError(
+        f"{where(path, 'space')}: a Graph has no fixed size, so it has no place in a row. Wrap the env: "
+        "give it a Dict of padded Boxes for nodes, edges and edge_links, and the two counts as Discretes."
+    )
+
+
+# ------------------------------------------------------------------------------------------------ layout
+
+
+class Layout:
+    """The compiled plan of a space: its fields, its row and the ways between rows and values.
+
+    A row has two faces. Inside Shoal it is bytes. Outside, with ``flat=True``, it is one element of
+    ``flat_space``: a Box of the common dtype if all fields share one, else a Box of bytes.
+
+    Attributes:
+        space: The space it was made from.
+        fields: One `Field` per leaf.
+        nbytes: Bytes of a row, padding included.
+        dtype: The structured dtype of a row; a batch of byte rows can be viewed as it.
+        flat_space: The Box that a flat row is an element of.
+
+    Example:
+        >>> import numpy as np, shoal
+        >>> from gymnasium.spaces import Box, Dict, Discrete
+        >>> layout = shoal.layout(Dict({"map": Box(0, 255, (2, 2), np.uint8), "pos": Discrete(9)}))
+        >>> row = layout.pack({"map": np.eye(2, dtype=np.uint8), "pos": 7})
+        >>> row.dtype, row.shape
+        (dtype('uint8'), (16,))
+        >>> layout.unpack(row)["map"]
+        array([[1, 0],
+               [0, 1]], dtype=uint8)
+        >>> layout.value(row)["pos"]
+        np.int64(7)
+    """
+
+    def __init__(self, space: Space[Any], *, objects: bool = False) -> None:
+        plan = Plan()
+        self.space = space
+        self.root: Node = compile_space(space, (), plan)
+        self.fields: tuple[Field, ...] = tuple(plan.fields)
+        self.num_objects = plan.num_objects
+        if plan.num_objects and not objects:
+            custom = next(field for field in self.fields if field.kind is Kind.OBJECT)
+            raise SpaceError(
+                f"{where(custom.path, 'space')}: {type(custom.space).__name__} is not a space Shoal knows "
+                "the bytes of. Wrap the env so that it uses a Box, Discrete or another space of "
+                "Gymnasium's, or keep it as objects with shoal.Serial(..., flat=False)."
+            )
+        # A row is never empty, so that a batch of rows always has an address and a stride.
+        self.nbytes = max(-(-plan.end // plan.alignment), 1) * plan.alignment
+        self.alignment = plan.alignment
+        dtypes = {field.dtype for field in self.fields}
+        self.flat_dtype: np.dtype[Any] = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.uint8)
+        self.is_bytes = bool(dtypes)
+        self.size = self.nbytes if self.is_bytes else sum(field.size for field in self.fields)
+        self.flat_shape = space.shape if isinstance(space, spaces.Box) else (self.size,)
+        self.dtype: np.dtype[Any] = _structured(self.root, self.nbytes)
+        # Fields inside a OneOf, each with the (index field, choice) that must be taken for it to count.
+        # Where it is not taken the field is 0, whatever its bounds.
+        self.conditions: dict[int, list[tuple[int, int]]] = {}
+        for node in walk(self.root):
+            if isinstance(node, Choice):
+                for number, members in enumerate(node.members):
+                    for index in members:
+                        self.conditions.setdefault(index, []).append((node.index, number))
+
+    def __repr__(self) -> str:
+        """One line per field."""
+        lines = [
+            f"  {where(f.path)}: {f.kind.value} {f.dtype}{list(f.shape)} at byte {f.offset}"
+            for f in self.fields
+        ]
+        return "\n".join([f"Layout of {self.nbytes} bytes, flat {self.flat_space}", *lines])
+
+    @property
+    def flat_space(self) -> spaces.Box:
+        """The Box that a flat row is an element of."""
+        if isinstance(self.space, spaces.Box):
+            return self.space
+        if self.is_bytes or not self.fields:
+            return spaces.Box(0, 255, self.flat_shape, np.uint8)
+        lows, highs = [], []
+        for index, field in enumerate(self.fields):
+            low, high = (bound.reshape(-1) for bound in field.bounds())
+            if index in self.conditions:
+                low, high = np.minimum(low, 0), np.maximum(high, 0)
+            lows.append(low.astype(field.dtype))
+            highs.append(high.astype(field.dtype))
+        dtype: Any = self.flat_dtype
+        return spaces.Box(np.concatenate(lows), np.concatenate(highs), dtype=dtype)
+
+    # -- rows as bytes (inside Shoal) ------------------------------------------------------------------
+
+    def columns(self, rows: Rows, objects: NDArray[Any] | None = None) -> list[NDArray[Any]]:
+        """Each field of a batch of rows, as a typed view."""
+        lead = rows.shape[:-1]
+        columns = []
+        for field in self.fields:
+            if field.kind is Kind.OBJECT:
+                assert objects is not None
+                columns.append(objects[..., field.offset])
+            elif field.nbytes == 0:
+                columns.append(np.empty((*lead, *field.shape), field.dtype))
+            else:
+                part = rows[..., field.offset : field.offset + field.nbytes]
+                columns.append(part.view(field.dtype).reshape((*lead, *field.shape)))
+        return columns
+
+    def counts(self, index: int, columns: Columns) -> NDArray[np.bool_] | bool:
+        """Rows in which a field counts: all, unless it belongs to a OneOf's choice."""
+        counts: NDArray[np.bool_] | bool = True
+        for chooser, number in self.conditions.get(index, ()):
+            counts = counts & (columns[chooser] == number)
+        return counts
+
+    def flat(self, rows: Rows) -> NDArray[Any]:
+        """A batch of byte rows as elements of `flat_space`: a view."""
+        lead = rows.shape[:-1]
+        return rows.view(self.flat_dtype)[..., : self.size].reshape((*lead, *self.flat_shape))
+
+    # -- rows as users see them ------------------------------------------------------------------------
+
+    def rows(self, flat: NDArray[Any]) -> Rows:
+        """The inverse of `flat`: elements of `flat_space`, with any leading shape, as byte rows.
+
+        Raises:
+            ArgumentError: If dtype or shape are not those of `flat_space`.
+        """
+        flat = np.asarray(flat)
+        lead = flat.shape[: flat.ndim - len(self.flat_shape)]
+        if flat.dtype != self.flat_dtype or flat.shape != (*lead, *self.flat_shape):
+            raise ArgumentError(
+                f"expected flat rows of dtype {self.flat_dtype} and shape (..., "
+                f"{', '.join(map(str, self.flat_shape))}), got {describe(flat)}. "
+                "Pass what the vec returned with flat=True, or what pack() made."
+            )
+        if self.size == 0:
+            return np.zeros((*lead, self.nbytes), np.uint8)
+        return flat.reshape((*lead, self.size)).view(np.uint8)
+
+    def pack(self, value: Any) -> NDArray[Any]:
+        """One value as a flat row.
+
+        Raises:
+            ObservationError: If the value does not fit the space; the message says where.
+        """
+        from shoal._core import Packer
+
+        row = np.zeros((1, self.nbytes), np.uint8)
+        try:
+            Packer(self, row).write(0, value)
+        except Misfit as misfit:
+            error = ObservationTypeError if misfit.is_type else ObservationError
+            raise error(str(misfit)) from None
+        flat: NDArray[Any] = self.flat(row)[0]
+        return flat
+
+    def unpack(self, flat: NDArray[Any]) -> Any:
+        """Flat rows, with any leading shape, as nested views: Text as codes, OneOf as (index, choices)."""
+        return self.root.views(self.columns(self.rows(flat)))
+
+    def value(self, flat: NDArray[Any]) -> Any:
+        """The value that one flat row was packed from, as a copy."""
+        rows = self.rows(flat)[None].copy()
+        return self.root.split(self.columns(rows))[0]
+
+
+def walk(node: Node) -> list[Node]:
+    """All nodes of a tree, parents first."""
+    children = () if isinstance(node, Leaf) else node.children
+    return [node, *(below for child in children for below in walk(child))]
+
+
+def _structured(node: Node, nbytes: int) -> np.dtype[Any]:
+    """The nested dtype of a row: Dict keys and positions as names, ``index`` for that of a OneOf."""
+
+    def members(node: Node) -> list[tuple[str, Field | list[Any]]]:
+        if isinstance(node, Leaf):
+            return [("value", node.field)]
+        named: list[tuple[str, Field | list[Any]]] = []
+        keys: Sequence[str | int] = range(len(node.children))
+        if isinstance(node, Choice):
+            named.append(("index", node.field))
+        else:
+            keys = node.keys
+        for key, child in zip(keys, node.children, strict=True):
+            named.append((str(key), child.field if isinstance(child, Leaf) else members(child)))
+        return named
+
+    def build(named: list[tuple[str, Field | list[Any]]]) -> np.dtype[Any]:
+        names: list[str] = []
+        formats: list[Any] = []
+        offsets: list[int] = []
+        for name, member in named:
+            if isinstance(member, list):
+                # Offsets are those of the whole row, so every level spans it from its first byte.
+                part, offset = build(member), 0
+            elif member.kind is Kind.OBJECT:
+                continue
+            else:
+                part, offset = np.dtype((member.dtype, member.shape)), member.offset
+            names.append(name)
+            formats.append(part)
+            offsets.append(offset)
+        return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": nbytes})
+
+    return build(members(node))
+
+
+def layout(space: Space[Any]) -> Layout:
+    """Compile a space into its `Layout`.
+
+    Raises:
+        SpaceError: If the space, or one inside it, has no fixed size (Sequence, Graph, custom ones).
+    """
+    return Layout(space)

@@ -1,0 +1,115 @@
+"""Values -> columns: the checks that every write into a row goes through, and whole batches at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.layout import Branch, Choice, Columns, Field, Kind, Layout, Misfit, Node, Rows, describe
+
+
+def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> NDArray[Any]:
+    """Any value, or a batch of them, as an array that `field` can hold without loss.
+
+    Args:
+        field: Where it is to be written.
+        value: An array, number or nested list.
+        lead: The leading shape of a batch.
+
+    Raises:
+        Misfit: On another shape, another kind of number, or an integer that does not fit.
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError:  # ragged lists
+        array = np.asarray(None)
+    shape = (*lead, *field.shape)
+    integers = array.dtype.kind in "iu" and field.dtype.kind in "iu"
+    # Python's own ints have no dtype to speak of: they fit if their value does.
+    untyped = integers and not isinstance(value, (np.ndarray, np.generic))
+    castable = untyped or np.can_cast(array.dtype, field.dtype, "same_kind")
+    if array.shape != shape or not castable:
+        got = describe(value if array.dtype == object else array)
+        problem = f"expected shape {shape} and dtype {field.dtype}, got {got}"
+        raise Misfit(field.path, problem, is_type=not castable)
+    if integers and not np.can_cast(array.dtype, field.dtype):
+        narrow = array.astype(field.dtype)
+        if (narrow != array).any():
+            wrong = array[narrow != array].flat[0]
+            raise Misfit(field.path, f"expected numbers that fit dtype {field.dtype}, got {wrong}")
+        return narrow
+    return array
+
+
+class BatchPacker:
+    """Writes a batch in Gymnasium's form (as its batched space has it) into rows, a column at a time.
+
+    Args:
+        layout: Of the rows.
+        rows: The batch's byte rows.
+        objects: Their object columns, if the layout has custom spaces.
+
+    Raises:
+        Misfit: By `write`, if a part of the batch does not fit.
+    """
+
+    def __init__(self, layout: Layout, rows: Rows, objects: NDArray[Any] | None = None) -> None:
+        self.columns: Columns = layout.columns(rows, objects)
+        self._root, self._count = layout.root, len(rows)
+        self._row_writers: dict[int, Any] = {}
+        from shoal._core import Packer
+
+        def prepare(node: Node) -> None:
+            if isinstance(node, Branch):
+                for child in node.children:
+                    prepare(child)
+            elif isinstance(node, Choice) or node.field.kind in (Kind.TEXT, Kind.OBJECT):
+                self._row_writers[node.index] = Packer(layout, rows, objects, node).write
+
+        prepare(layout.root)
+
+    def write(self, batch: Any, taken: NDArray[np.bool_] | None = None) -> None:
+        """Write the batch, or only its `taken` rows; the others may hold anything."""
+        self._write(self._root, batch, taken)
+
+    def _write(self, node: Node, batch: Any, taken: NDArray[np.bool_] | None) -> None:
+        if isinstance(node, Branch):
+            self._check_branch(node, batch)
+            for key, child in zip(node.keys, node.children, strict=True):
+                self._write(child, batch[key], taken)
+        elif node.index in self._row_writers:
+            self._write_each(node, batch, taken)
+        else:
+            array = fit(node.field, batch, (self._count,))
+            if taken is None:
+                self.columns[node.index][...] = array
+            else:
+                self.columns[node.index][taken] = array[taken]
+
+    def _check_branch(self, node: Branch, batch: Any) -> None:
+        if node.is_dict:
+            if not isinstance(batch, Mapping) or not set(node.keys) <= set(batch):
+                got = f"the keys {list(batch)}" if isinstance(batch, Mapping) else describe(batch)
+                raise Misfit(
+                    node.path, f"expected a dict with the keys {list(node.keys)}, got {got}", is_type=True
+                )
+        elif not isinstance(batch, (tuple, list)) or len(batch) != len(node.keys):
+            wanted = f"expected a tuple of {len(node.keys)} batches"
+            raise Misfit(node.path, f"{wanted}, got {describe(batch)}", is_type=True)
+
+    def _write_each(self, node: Node, batch: Any, taken: NDArray[np.bool_] | None) -> None:
+        path = () if isinstance(node, Branch) else node.field.path
+        try:
+            values = list(batch)
+        except TypeError:
+            values = None
+        if values is None or isinstance(batch, str) or len(values) != self._count:
+            wanted = f"expected a sequence of {self._count}, one for each row"
+            raise Misfit(path, f"{wanted}, got {describe(batch)}", is_type=values is None)
+        write = self._row_writers[node.index]  # type: ignore[union-attr]
+        for row, value in enumerate(values):
+            if taken is None or taken[row]:
+                write(row, value)

@@ -1,0 +1,25 @@
+"""The test kit: the contract of envs and vecs as checks that anybody can run, and envs made to fail.
+
+check_env(MyEnv)                           does my env keep its promises?
+check_vector_env(shoal.Serial)             does this backend keep the whole contract?
+"""
+
+from shoal.testing.check_env import check_env
+from shoal.testing.check_vector_env import check_vector_env
+from shoal.testing.contract import ContractViolation
+from shoal.testing.envs import CrashEnv, HangEnv, SampleEnv, SentinelEnv, SlowEnv
+from shoal.testing.spaces import SPACES, UNSIZED_SPACES, random_space
+
+__all__ = [
+    "SPACES",
+    "UNSIZED_SPACES",
+    "ContractViolation",
+    "CrashEnv",
+    "HangEnv",
+    "SampleEnv",
+    "SentinelEnv",
+    "SlowEnv",
+    "check_env",
+    "check_vector_env",
+    "random_space",
+]

@@ -1,0 +1,63 @@
+"""How a check fails, and how it compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+class ContractViolation(AssertionError):
+    """An env or a vec does not do what it promises; the message says which promise."""
+
+
+def require(kept: Any, promise: str, *details: Any) -> None:
+    """Fail with `promise` unless it was kept."""
+    if not kept:
+        raise ContractViolation(": ".join([promise, *map(str, details)]))
+
+
+def require_equal(got: Any, expected: Any, promise: str) -> None:
+    """Fail unless two nested values are equal in structure, dtype and every bit of value."""
+    problem = difference(got, expected)
+    require(problem is None, promise, problem)
+
+
+def require_raises(kind: type[BaseException], verb: Callable[[], Any], promise: str) -> None:
+    """Fail unless `verb` raises `kind`."""
+    try:
+        verb()
+    except kind:
+        return
+    except Exception as error:
+        raise ContractViolation(f"{promise}: raised {error!r}, not {kind.__name__}") from error
+    raise ContractViolation(f"{promise}: nothing was raised, expected {kind.__name__}")
+
+
+def difference(got: Any, expected: Any, path: str = "") -> str | None:
+    """Where two nested values differ, or None."""
+    at = path or "value"
+    if isinstance(expected, dict):
+        if not isinstance(got, dict) or got.keys() != expected.keys():
+            return f"{at}: got {got!r}, expected {expected!r}"
+        parts = [(got[key], expected[key], f"{path}[{key!r}]") for key in expected]
+    elif isinstance(expected, (tuple, list)):
+        if type(got) is not type(expected) or len(got) != len(expected):
+            return f"{at}: got {got!r}, expected {expected!r}"
+        parts = [(g, e, f"{path}[{i}]") for i, (g, e) in enumerate(zip(got, expected, strict=True))]
+    elif isinstance(expected, np.ndarray) and expected.dtype == object:
+        if not isinstance(got, np.ndarray) or got.dtype != object or got.shape != expected.shape:
+            return f"{at}: got {got!r}, expected {expected!r}"
+        parts = [(g, e, f"{path}[{i}]") for i, (g, e) in enumerate(zip(got, expected, strict=True))]
+    elif isinstance(expected, (np.ndarray, np.generic)):
+        same = (
+            isinstance(got, (np.ndarray, np.generic))
+            and got.dtype == expected.dtype
+            and got.shape == expected.shape
+            and np.array_equal(got, expected, equal_nan=got.dtype.kind == "f")
+        )
+        return None if same else f"{at}: got {got!r}, expected {expected!r}"
+    else:
+        return None if got == expected else f"{at}: got {got!r}, expected {expected!r}"
+    return next((found for part in parts if (found := difference(*part)) is not None), None)

@@ -1,0 +1,232 @@
+"""Envs made for tests: one that can tell any mix-up of rows, and some that misbehave on purpose."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete, Space
+from numpy.typing import NDArray
+
+Step = tuple[Any, float, bool, bool, dict[str, Any]]
+
+
+class SentinelEnv(gymnasium.Env[NDArray[np.int64], np.int64]):
+    """An env whose observation says exactly which moment of which env it is.
+
+    The observation is ``[env_id, episode, step, last action, seed]``, in one buffer that is used again and
+    again. Episodes last 1 to `max_length` steps, as the seed decides, and end terminated, truncated or both.
+    The reward is a function of the same numbers, and some steps have infos.
+
+    Args:
+        env_id: Which env this is.
+        max_length: Longest episode.
+    """
+
+    observation_space = Box(-(2**62), 2**62, (5,), np.int64)
+    action_space = Discrete(1000)
+
+    def __init__(self, env_id: int = 0, max_length: int = 7) -> None:
+        self.env_id, self.max_length = env_id, max_length
+        self.episode = -1
+        self.count = 0
+        self.seed_used = -1
+        self.closed = 0
+        self._buffer = np.zeros(5, np.int64)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.int64], dict[str, Any]]:
+        """Begin an episode; a new seed begins the count of episodes anew."""
+        super().reset(seed=seed)
+        if seed is not None:
+            self.episode, self.seed_used = -1, seed
+        self.episode += 1
+        self.count = 0
+        self.length = int(self.np_random.integers(1, self.max_length + 1))
+        info: dict[str, Any] = {"begun": self.episode}
+        if options:
+            info["options"] = dict(options)
+        return self._observe(0), info
+
+    def step(self, action: np.int64) -> Step:
+        """Move on by one."""
+        if self.count >= self.length:
+            raise RuntimeError(f"env {self.env_id} was stepped after its episode had ended")
+        self.count += 1
+        over = self.count == self.length
+        ending = (self.episode + self.env_id) % 3
+        info: dict[str, Any] = {}
+        if over:
+            info = {"last": {"env": self.env_id, "text": f"episode {self.episode}"}}
+        elif self.count % 2:
+            info = {"odd": self.count}
+        obs = self._observe(int(action))
+        return obs, self.reward_of(obs), over and ending != 1, over and ending != 0, info
+
+    def _observe(self, action: int) -> NDArray[np.int64]:
+        self._buffer[:] = self.env_id, self.episode, self.count, action, self.seed_used
+        return self._buffer
+
+    @staticmethod
+    def reward_of(obs: NDArray[np.int64]) -> float:
+        """The reward that belongs to an observation."""
+        env_id, episode, count, action, _ = obs.tolist()
+        return float(env_id + 0.5 * episode + 0.25 * count + 0.125 * action)
+
+    def close(self) -> None:
+        """Count how often it was closed."""
+        self.closed += 1
+
+
+class SampleEnv(gymnasium.Env[Any, Any]):
+    """An env with any spaces: observations are samples, actions are checked against their space.
+
+    Args:
+        observation_space: What to sample from.
+        action_space: What actions must be in.
+        length: Steps per episode.
+    """
+
+    def __init__(self, observation_space: Space[Any], action_space: Space[Any], length: int = 5) -> None:
+        self.observation_space, self.action_space, self.length = observation_space, action_space, length
+        self.actions: list[Any] = []
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.count = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Step:
+        """Check the action, remember it, sample the next observation."""
+        with warnings.catch_warnings():
+            # Gymnasium hands the action of a Box without dimensions over as a scalar, and then warns of it.
+            warnings.simplefilter("ignore")
+            fits = self.action_space.contains(action)
+        if not fits:
+            raise ValueError(f"{action!r} is not in {self.action_space}")
+        self.actions.append(action)
+        self.count += 1
+        return self.observation_space.sample(), 1.0, self.count == self.length, False, {}
+
+
+class SlowEnv(SentinelEnv):
+    """A sentinel whose steps take time.
+
+    Args:
+        env_id: As for `SentinelEnv`.
+        seconds: Mean time of a step.
+        busy: Burn the time on the core instead of sleeping.
+        spread: 0 for equal steps; 1 for exponentially distributed ones.
+        **sentinel: As for `SentinelEnv`.
+    """
+
+    def __init__(
+        self,
+        env_id: int = 0,
+        seconds: float = 0.001,
+        *,
+        busy: bool = False,
+        spread: float = 0.0,
+        **sentinel: Any,
+    ) -> None:
+        super().__init__(env_id, **sentinel)
+        self.seconds, self.busy, self.spread = seconds, busy, spread
+        self._pace = np.random.default_rng(env_id)
+
+    def step(self, action: np.int64) -> Step:
+        """Wait, then step."""
+        wait = self.seconds * (1 - self.spread + self.spread * self._pace.exponential())
+        if self.busy:
+            end = time.perf_counter() + wait
+            while time.perf_counter() < end:
+                pass
+        else:
+            time.sleep(wait)
+        return super().step(action)
+
+
+class UnpicklableError(Exception):
+    """An exception that cannot be pickled and takes several arguments."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+        self.handle = (n for n in range(code))  # a generator cannot be pickled
+
+
+class CrashEnv(SentinelEnv):
+    """A sentinel that fails.
+
+    Args:
+        env_id: As for `SentinelEnv`.
+        at: The step of its life (counted over episodes, from 1) at which it fails; 0 for `reset`.
+        how: ``"raise"`` a ValueError, ``"unpicklable"`` raise an exception that cannot cross a process
+            border, ``"exit"`` leave the process without a word, ``"kill"`` by SIGKILL, ``"segfault"`` crash.
+        **sentinel: As for `SentinelEnv`.
+    """
+
+    def __init__(self, env_id: int = 0, at: int = 3, how: str = "raise", **sentinel: Any) -> None:
+        super().__init__(env_id, **sentinel)
+        self.at, self.how, self.life = at, how, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.int64], dict[str, Any]]:
+        """Begin an episode, or fail."""
+        if self.at == 0:
+            self._fail()
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: np.int64) -> Step:
+        """Step, or fail."""
+        self.life += 1
+        if self.life == self.at:
+            self._fail()
+        return super().step(action)
+
+    def _fail(self) -> None:
+        if self.how == "raise":
+            raise ValueError(f"env {self.env_id} failed as told")
+        if self.how == "unpicklable":
+            raise UnpicklableError(self.env_id, "failed as told")
+        if self.how == "exit":
+            os._exit(3)
+        if self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "segfault":
+            ctypes.string_at(0)
+        raise NotImplementedError(f"how={self.how!r}")
+
+
+class HangEnv(SentinelEnv):
+    """A sentinel that stops answering.
+
+    Args:
+        env_id: As for `SentinelEnv`.
+        at: The step of its life at which it hangs.
+        seconds: How long: an hour, unless a test needs less.
+        **sentinel: As for `SentinelEnv`.
+    """
+
+    def __init__(self, env_id: int = 0, at: int = 3, seconds: float = 3600.0, **sentinel: Any) -> None:
+        super().__init__(env_id, **sentinel)
+        self.at, self.seconds, self.life = at, seconds, 0
+
+    def step(self, action: np.int64) -> Step:
+        """Step, or hang."""
+        self.life += 1
+        if self.life == self.at:
+            time.sleep(self.seconds)
+        return super().step(action)

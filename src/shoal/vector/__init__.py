@@ -1,0 +1,6 @@
+"""Vector envs: many envs as one. `base` is the contract, the other public files are its backends."""
+
+from shoal.vector.base import VectorEnv
+from shoal.vector.serial import Serial
+
+__all__ = ["Serial", "VectorEnv"]

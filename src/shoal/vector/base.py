@@ -1,0 +1,527 @@
+"""VectorEnv: what every backend is to its user.
+
+    env.step -(pack)-> row -(signal)-> parent -(view)-> Batch.obs -(unpack)-> policy -(store)-> ...
+      worker           arena            recv()          flat rows             tensors
+
+This file is the parent's side of that path: the verbs, their order, what they accept and what they return.
+A backend decides only where the envs run, by four methods: `_begin_reset`, `_begin_step`, `_finish` and the
+block calls (`_call`, `_set_attr`, `_render`, `_shut`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import Any, TypeVar
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.logger import warn
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from shoal._core._reference import Infos
+from shoal.actions import ActionWriter
+from shoal.batch import Batch
+from shoal.buffers import Arena
+from shoal.errors import (
+    AlreadyPending,
+    ArgumentError,
+    ArgumentTypeError,
+    Closed,
+    EpisodeOver,
+    NothingPending,
+    ResetNeeded,
+    SnapshotError,
+)
+from shoal.layout import Kind, where
+from shoal.vector.infos import merge_infos
+from shoal.vector.spaces import VecSpaces
+from shoal.vector.statistics import EpisodeClock, Stats
+
+Self = TypeVar("Self", bound="VectorEnv")
+
+
+class State(Enum):
+    """Where a vec is between its verbs."""
+
+    READY = "ready"
+    PENDING = "pending"  # sent, not received
+    FAILED = "failed"  # while envs move, and ever after if one raises: rows of different moments
+    CLOSED = "closed"
+
+
+class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
+    """Many envs as one: Gymnasium's vector contract, and ``async_reset``/``recv``/``send`` beside it.
+
+    Attributes:
+        num_envs: Envs simulated (with ``rows_as_envs``: rows).
+        num_rows: Rows, one for each agent of each env.
+        agents_per_env: Rows of an env.
+        batch_size: Envs in a batch.
+        single_observation_space: Of one row.
+        observation_space: Of all rows.
+        single_action_space: Of one row.
+        action_space: Of all rows.
+        observation_layout: The plan behind the observations; what `unpack` needs.
+        action_layout: The plan behind the actions.
+        autoreset_mode: When a finished env is reset.
+        metadata: Of the first env, with ``autoreset_mode``.
+    """
+
+    def __init__(
+        self,
+        described: VecSpaces,
+        arena: Arena,
+        *,
+        autoreset_mode: AutoresetMode,
+        flat: bool,
+        copy: bool,
+        seed: int | None,
+        episode_stats: bool,
+        rows_as_envs: bool,
+    ) -> None:
+        self._arena = arena
+        self._total_envs = described.num_envs
+        self.agents_per_env = described.agents_per_env
+        self.num_rows = self._total_envs * self.agents_per_env
+        self.num_envs = self.num_rows if rows_as_envs else self._total_envs
+        self.batch_size = self.num_envs
+        self.copy, self.flat, self.rows_as_envs = copy, flat, rows_as_envs
+        self.autoreset_mode = autoreset_mode
+        self.metadata = {**described.metadata, "autoreset_mode": autoreset_mode}
+        self.render_mode = described.render_mode
+
+        self.observation_layout, self.action_layout = described.observation, described.action
+        self._actions = ActionWriter(described.action, arena, self.agents_per_env, flat=flat)
+        self.single_action_space: Space[Any] = self._actions.single_space
+        self.action_space: Space[Any] = batch_space(self.single_action_space, self.num_rows)
+        self.single_observation_space: Space[Any] = described.single_observation_space
+        self.observation_space: Space[Any] = described.batched_observation_space
+        if flat:
+            self.single_observation_space = self.observation_layout.flat_space
+            self.observation_space = batch_space(self.single_observation_space, self.num_rows)
+        self._columns = self.observation_layout.columns(arena.observations, arena.observation_objects)
+
+        rows = np.arange(self.num_rows)
+        self._env_ids, self._agent_ids = np.divmod(rows, self.agents_per_env)
+        self._state = State.READY
+        self._next_seed: int | Sequence[int | None] | None = None
+        self._unchecked = {"reset", "step"}  # verbs whose first observations are still to be checked
+        self._never_reset = np.ones(self._total_envs, np.bool_)
+        self._clock = EpisodeClock(self.num_rows) if episode_stats else None
+        self._stats = Stats()
+        if seed is not None:
+            self.seed(seed)
+            self.action_space.seed(int(seed))
+
+    # -- what a backend provides -----------------------------------------------------------------------
+
+    def _begin_reset(
+        self,
+        chosen: NDArray[np.bool_],
+        seeds: Sequence[int | None],
+        options: dict[str, Any] | None,
+    ) -> None:
+        raise NotImplementedError
+
+    def _begin_step(self) -> None:
+        raise NotImplementedError
+
+    def _finish(self) -> Infos:
+        raise NotImplementedError
+
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        raise NotImplementedError
+
+    def _set_attr(self, name: str, values: Sequence[Any]) -> None:
+        raise NotImplementedError
+
+    def _render(self) -> list[Any]:
+        raise NotImplementedError
+
+    def _freeze(self) -> Any:
+        raise NotImplementedError
+
+    def _thaw(self, state: Any) -> None:
+        raise NotImplementedError
+
+    def _shut(self) -> list[Exception]:
+        raise NotImplementedError
+
+    # -- Gymnasium's verbs -----------------------------------------------------------------------------
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all envs, or those of ``options["reset_mask"]``.
+
+        Args:
+            seed: ``n`` gives env i the seed ``n + i``; a list gives each env its own; None leaves every
+                env's random stream where it is.
+            options: Passed to each env without ``reset_mask``; your dict is not changed.
+
+        Returns:
+            Observations and infos.
+        """
+        self.async_reset(seed=seed, options=options)
+        infos = self._receive("reset")
+        return self._observations(), infos
+
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Step every env with its action.
+
+        Args:
+            actions: One for each row, as ``action_space`` has them. Rows whose env is about to be
+                autoreset need none: what stands there is not read.
+
+        Returns:
+            Observations, rewards, terminations, truncations and infos.
+
+        Raises:
+            ActionError: If an action does not fit; no env has moved.
+            EpisodeOver: Under DISABLED, if an env's episode is over; no env has moved.
+        """
+        self.send(actions)
+        infos = self._receive("step")
+        arena = self._arena
+        return (
+            self._observations(),
+            arena.rewards.copy(),
+            arena.terminations.copy(),
+            arena.truncations.copy(),
+            infos,
+        )
+
+    # -- Shoal's verbs ---------------------------------------------------------------------------------
+
+    def async_reset(
+        self,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        """Begin what `reset` does; `recv` gives the rows. What was under way before is dropped."""
+        self._check_open()
+        chosen, rest = self._chosen(options)
+        if self._state is State.FAILED and not chosen.all():
+            raise ResetNeeded(_FAILED)
+        if (self._never_reset & ~chosen).any():
+            raise ArgumentError(
+                "reset_mask: some envs have never been reset, so they have no observation yet; "
+                "reset all of them first"
+            )
+        if seed is None and self._next_seed is not None:
+            seed, self._next_seed = self._next_seed, None
+        seeds = self._seeds(seed)
+        self._drop_pending()
+        self._state = State.FAILED
+        self._begin_reset(chosen, seeds, rest)
+        self._never_reset &= ~chosen
+        self._state = State.PENDING
+        self._pending = "reset"
+        if self._clock is not None:
+            self._clock.restart(np.repeat(chosen, self.agents_per_env))
+
+    def send(self, actions: Any, env_ids: NDArray[np.int64] | None = None) -> None:
+        """Begin a step: the first half of `step`.
+
+        Args:
+            actions: As for `step`.
+            env_ids: The env of each row, if not that of the batch last received. A vec that
+                receives all rows at once has only one order.
+        """
+        self._check_open()
+        if self._state is State.FAILED:
+            raise ResetNeeded(_FAILED)
+        if self._state is State.PENDING:
+            problem = f"a {self._pending} is under way: call recv() before the next step() or send()"
+            raise AlreadyPending(problem, self._pending)
+        if env_ids is not None and not np.array_equal(env_ids, self._env_ids):
+            raise ArgumentError(
+                f"env_ids: expected those of the batch last received, {self._env_ids}, got {env_ids}"
+            )
+        needed = self._arena.mask
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            self._refuse_finished(needed)
+        self._actions.write(actions, needed)
+        self._stats.begin()
+        self._state = State.FAILED  # until it has succeeded
+        self._begin_step()
+        self._state = State.PENDING
+        self._pending = "step"
+
+    def recv(self) -> Batch:
+        """Receive the rows of what `send` or `async_reset` began: the second half of `step`."""
+        self._check_open()
+        if self._state is State.FAILED:
+            raise ResetNeeded(_FAILED)
+        if self._state is not State.PENDING:
+            problem = "nothing is under way: call async_reset() or send() before recv()"
+            raise NothingPending(problem, "recv")
+        infos = self._receive(self._pending)
+        arena = self._arena
+        return Batch(
+            self._observations(),
+            arena.rewards.copy(),
+            arena.terminations.copy(),
+            arena.truncations.copy(),
+            arena.mask.copy(),
+            arena.resets.copy(),
+            self._env_ids.copy(),
+            self._agent_ids.copy(),
+            infos,
+        )
+
+    def seed(self, seed: int | Sequence[int | None]) -> None:
+        """Seed the next reset that is given no seed of its own."""
+        self._seeds(seed)
+        self._next_seed = seed
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """The rows that need an action now."""
+        return self._arena.mask.copy()
+
+    def stats(self) -> dict[str, float]:
+        """Counts and times since the vec was made; see `shoal.vector.statistics`."""
+        return self._stats.report()
+
+    # -- access to the envs ----------------------------------------------------------------------------
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of every env, or read an attribute; one result per env."""
+        self._check_idle("call")
+        return self._per_env(self._call(name, args, kwargs))
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """An attribute of every env, wrappers included."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of every env: a list or tuple gives each its own value."""
+        self._check_idle("set_attr")
+        if not isinstance(values, (list, tuple)):
+            values = [values] * self._total_envs
+        if len(values) != self._total_envs:
+            raise ArgumentError(
+                f"values: expected one for each of {self._total_envs} envs, got {len(values)}"
+            )
+        self._set_attr(name, values)
+
+    def render(self) -> tuple[Any, ...]:
+        """The frames of all envs."""
+        self._check_idle("render")
+        return self._per_env(self._render())
+
+    def _per_env(self, results: list[Any]) -> tuple[Any, ...]:
+        if self.rows_as_envs:
+            return tuple(result for result in results for _ in range(self.agents_per_env))
+        return tuple(results)
+
+    @property
+    def np_random_seed(self) -> Any:
+        """The seed of every env's random stream."""
+        return self.get_attr("np_random_seed")
+
+    @property
+    def np_random(self) -> Any:
+        """Every env's random stream."""
+        return self.get_attr("np_random")
+
+    @np_random.setter
+    def np_random(self, value: Any) -> None:
+        raise ArgumentTypeError("np_random belongs to the envs: use set_attr('np_random', [...])")
+
+    # -- snapshots -------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """All envs and rows as they are now, in a form that can be pickled.
+
+        The caller's own things are not in it: ``action_space`` keeps its random stream.
+
+        Raises:
+            SnapshotError: If an env cannot be pickled.
+        """
+        self._check_idle("snapshot")
+        return {
+            "envs": self._freeze(),
+            "arena": self._arena.state(),
+            "never_reset": self._never_reset.copy(),
+            "next_seed": self._next_seed,
+            "clock": None if self._clock is None else self._clock.state(),
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go back to a snapshot of this vec, or of one made the same way.
+
+        Raises:
+            SnapshotError: If it is of another shape.
+        """
+        self._check_open()
+        self._drop_pending()
+        arena = snapshot["arena"]
+        if {k: v.shape for k, v in arena.items()} != {k: v.shape for k, v in self._arena.state().items()}:
+            raise SnapshotError("the snapshot is of a vec with other rows than this one")
+        self._thaw(snapshot["envs"])
+        self._arena.load(arena)
+        self._never_reset[:] = snapshot["never_reset"]
+        self._next_seed = snapshot["next_seed"]
+        if self._clock is not None and snapshot["clock"] is not None:
+            self._clock.load(snapshot["clock"])
+        self._state = State.READY
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    def close(self, **kwargs: Any) -> None:
+        """Close every env and release everything. May be called twice and in any state."""
+        if self.__dict__.get("_state", State.CLOSED) is State.CLOSED:
+            return
+        self._state = State.CLOSED
+        self.closed = True
+        errors = self._shut()
+        if errors:
+            raise errors[0]
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """What Gymnasium's wrappers call; the same as `close`."""
+        self.close(**kwargs)
+
+    def __enter__(self: Self) -> Self:
+        """``with shoal.Serial(...) as vec:`` closes it at the end."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close."""
+        self.close()
+
+    def __del__(self) -> None:
+        """Close a vec that was forgotten; nobody is left to hear of an error."""
+        with suppress(Exception):
+            self.close()
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _receive(self, verb: str) -> dict[str, Any]:
+        self._state = State.FAILED
+        pairs = self._finish()
+        self._state = State.READY
+        if verb in self._unchecked:
+            self._check_bounds(verb)
+        infos = merge_infos(pairs, self.num_rows) if pairs else {}
+        if verb == "step":
+            self._stats.end(self._arena)
+            if self._clock is not None:
+                self._clock.add_to(infos, self._arena, self.autoreset_mode)
+        return infos
+
+    def _drop_pending(self) -> None:
+        if self._state is State.PENDING:
+            self._state = State.FAILED
+            self._finish()
+            self._state = State.READY
+
+    def _observations(self) -> Any:
+        layout = self.observation_layout
+        if self.flat:
+            obs = layout.flat(self._arena.observations)
+            return obs.copy() if self.copy else obs
+        # Copied field by field, so that each array the user keeps is contiguous and only its own.
+        columns = [c.copy() for c in self._columns] if self.copy else self._columns
+        return layout.root.values(columns)
+
+    def _chosen(self, options: dict[str, Any] | None) -> tuple[NDArray[np.bool_], dict[str, Any] | None]:
+        """The envs to reset, and the options that are for the envs themselves."""
+        if options is None or "reset_mask" not in options:
+            return np.ones(self._total_envs, np.bool_), options
+        rest = {key: value for key, value in options.items() if key != "reset_mask"}
+        mask = options["reset_mask"]
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+            got = mask.dtype if isinstance(mask, np.ndarray) else type(mask).__name__
+            raise ArgumentTypeError(f"reset_mask: expected a NumPy array of bool, got {got}")
+        if mask.shape != (self.num_envs,):
+            raise ArgumentError(f"reset_mask: expected shape ({self.num_envs},), got {mask.shape}")
+        if not mask.any():
+            raise ArgumentError("reset_mask: expected at least one True, got none")
+        if self.rows_as_envs:
+            by_env = mask.reshape(self._total_envs, self.agents_per_env)
+            if (by_env.any(1) != by_env.all(1)).any():
+                raise ArgumentError(
+                    "reset_mask: agents of one env can only be reset together, got a mask that "
+                    f"splits env {int((by_env.any(1) != by_env.all(1)).argmax())}"
+                )
+            mask = by_env.all(1)
+        return mask.copy(), rest
+
+    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
+        if seed is None:
+            return [None] * self._total_envs
+        if isinstance(seed, (int, np.integer)):
+            return [int(seed) + i for i in range(self._total_envs)]
+        try:
+            seeds = list(seed)
+        except TypeError:
+            raise ArgumentTypeError(
+                f"seed: expected an integer, a list or None, got {type(seed).__name__}"
+            ) from None
+        for s in seeds:
+            if s is not None and not isinstance(s, (int, np.integer)):
+                raise ArgumentTypeError(f"seed: expected integers, got {s!r}")
+        if len(seeds) != self._total_envs:
+            raise ArgumentError(f"seed: expected one for each of {self._total_envs} envs, got {len(seeds)}")
+        return [None if s is None else int(s) for s in seeds]
+
+    def _refuse_finished(self, mask: NDArray[np.bool_]) -> None:
+        alive = mask.reshape(self._total_envs, self.agents_per_env).any(1)
+        if not alive.all():
+            raise EpisodeOver(
+                f"envs {np.flatnonzero(~alive).tolist()} have finished and autoreset is DISABLED: reset "
+                'them first with reset(options={"reset_mask": terminations | truncations}). '
+                "No env has moved."
+            )
+
+    def _check_bounds(self, verb: str) -> None:
+        """Warn if the first observations lie outside their space; later ones are not checked."""
+        self._unchecked.discard(verb)
+        layout = self.observation_layout
+        for index, field in enumerate(layout.fields):
+            if field.kind is Kind.OBJECT or field.size == 0:
+                continue
+            column = self._columns[index]
+            low, high = field.bounds()
+            outside = ((column < low) | (column > high)).reshape(self.num_rows, -1).any(1)
+            outside &= layout.counts(index, self._columns) & self._arena.mask
+            if outside.any():
+                row = int(outside.argmax())
+                self._unchecked.clear()
+                warn(
+                    f"{where(field.path, 'observation')} of env {row // self.agents_per_env}, from {verb}(), "
+                    f"is outside its space {field.space}. Values are passed on as they are."
+                )
+                return
+
+    def _check_open(self) -> None:
+        if self._state is State.CLOSED:
+            raise Closed("the vec has been closed: make a new one")
+
+    def _check_idle(self, verb: str) -> None:
+        self._check_open()
+        if self._state is State.PENDING:
+            problem = f"a {self._pending} is under way: call recv() before {verb}()"
+            raise AlreadyPending(problem, self._pending)
+
+    def __repr__(self) -> str:
+        """Backend, env and counts."""
+        name = "" if self.spec is None else f"{self.spec.id}, "
+        agents = "" if self.agents_per_env == 1 else f", agents_per_env={self.agents_per_env}"
+        return f"{type(self).__name__}({name}num_envs={self.num_envs}{agents})"
+
+
+_FAILED = "an env raised during the last call, so the rows are not of one moment: call reset() first"

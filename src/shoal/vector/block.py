@@ -1,0 +1,239 @@
+"""Block: a run of envs and the rows they step into, wherever they run.
+
+A Serial vec is one block; a worker process will own a few. Building one takes two moves, because rows can
+be laid out only when the spaces are known: `build_envs`, then `Block`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import cloudpickle
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
+from numpy.typing import NDArray
+
+from shoal._core import Stepper
+from shoal._core._reference import Infos
+from shoal.buffers import Arena
+from shoal.emulation import Creator, SingleEnv, adopt
+from shoal.env import Env
+from shoal.errors import ArgumentError, SnapshotError
+from shoal.layout import Layout
+from shoal.vector._inplace import InPlaceStepper
+from shoal.vector._nested import NestedStepper
+
+Unit = SingleEnv | Env | GymnasiumVectorEnv[Any, Any, Any]
+"""What one creator made: one env, or a vector env with several."""
+
+
+def build_envs(creators: Iterable[Creator]) -> list[Unit]:
+    """Call every creator once. If one fails, the envs made so far are closed."""
+    units: list[Unit] = []
+    try:
+        for index, creator in enumerate(creators):
+            try:
+                units.append(adopt(creator()))
+            except Exception as error:
+                error.add_note(f"raised while creating env {index}")
+                raise
+    except BaseException:
+        close_all(units)
+        raise
+    return units
+
+
+def close_all(units: Sequence[Unit]) -> list[Exception]:
+    """Close every env, whatever the others do; returns what went wrong."""
+    errors = []
+    for index, unit in enumerate(units):
+        try:
+            unit.close()
+        except Exception as error:
+            error.add_note(f"raised by close() of env {index}")
+            errors.append(error)
+    return errors
+
+
+def agents_of(unit: Unit) -> int:
+    """Rows per env."""
+    if isinstance(unit, GymnasiumVectorEnv):
+        return 1 if getattr(unit, "rows_as_envs", True) else int(unit.agents_per_env)  # type: ignore[attr-defined]
+    return unit.num_agents
+
+
+@dataclass
+class _Run:
+    """Neighbouring units that one stepper drives."""
+
+    units: list[Unit]
+    stepper: Any
+    envs: slice
+
+
+class Block:
+    """A run of envs stepped together.
+
+    Args:
+        units: What the creators made, in order.
+        arena: The rows of all their envs.
+        observation: Layout of the observations.
+        action: Layout of the actions.
+        mode: When a finished env is reset.
+        first_env: Index of the first env in the vec.
+        flat: Whether ``final_obs`` is to be a flat row.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        arena: Arena,
+        observation: Layout,
+        action: Layout,
+        mode: AutoresetMode,
+        first_env: int = 0,
+        *,
+        flat: bool = False,
+    ) -> None:
+        self._arena = arena
+        self._agents = agents_of(units[0])
+        self._runs: list[_Run] = []
+        first = 0
+        for stepper, members in _grouped(units):
+            last = first + sum(unit.num_envs for unit in members)
+            rows = arena.rows(first * self._agents, last * self._agents)
+            driver = stepper(members, rows, observation, action, mode, first_env + first, flat=flat)
+            self._runs.append(_Run(members, driver, slice(first, last)))
+            first = last
+
+    @property
+    def units(self) -> list[Unit]:
+        """All units, in order."""
+        return [unit for run in self._runs for unit in run.units]
+
+    def reset(
+        self,
+        chosen: NDArray[np.bool_],
+        seeds: Sequence[int | None],
+        options: dict[str, Any] | None,
+    ) -> Infos:
+        """Reset the chosen envs; infos come with rows counted from the block's first."""
+        return self._collect(lambda run: run.stepper.reset(chosen[run.envs], seeds[run.envs], options))
+
+    def step(self) -> Infos:
+        """Step every env once with the actions in the arena."""
+        return self._collect(lambda run: run.stepper.step())
+
+    def _collect(self, verb: Callable[[_Run], Infos]) -> Infos:
+        if len(self._runs) == 1:
+            return verb(self._runs[0])
+        infos: Infos = []
+        for run in self._runs:
+            first = run.envs.start * self._agents
+            infos += [(first + row, info) for row, info in verb(run)]
+        return infos
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The attribute `name` of every env, called if it can be."""
+        results: list[Any] = []
+        for unit in self.units:
+            if isinstance(unit, GymnasiumVectorEnv):
+                results.extend(unit.call(name, *args, **kwargs))  # type: ignore[attr-defined]
+                continue
+            value = unit.get_attr(name) if isinstance(unit, SingleEnv) else getattr(unit, name)
+            results.append(value(*args, **kwargs) if callable(value) else value)
+        return results
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Set the attribute `name` of every env to its value."""
+        first = 0
+        for unit in self.units:
+            own = values[first : first + unit.num_envs]
+            first += unit.num_envs
+            if isinstance(unit, GymnasiumVectorEnv):
+                unit.set_attr(name, list(own))  # type: ignore[attr-defined]
+            elif isinstance(unit, SingleEnv):
+                unit.set_attr(name, own[0])
+            else:
+                setattr(unit, name, own[0])
+
+    def render(self) -> list[Any]:
+        """The frame of every env."""
+        frames: list[Any] = []
+        for unit in self.units:
+            if isinstance(unit, GymnasiumVectorEnv):
+                frames.extend(unit.render() or ())
+            else:
+                frames.append(unit.render())
+        return frames
+
+    def close(self) -> list[Exception]:
+        """Close every env; returns what went wrong."""
+        return close_all(self.units)
+
+    def snapshot(self) -> list[Any]:
+        """Everything but the arena's rows, pickled."""
+        return [([_freeze(u) for u in run.units], run.stepper.state()) for run in self._runs]
+
+    def restore(self, state: list[Any]) -> None:
+        """Continue from a snapshot of a block of the same shape.
+
+        Raises:
+            SnapshotError: If the blocks differ.
+        """
+        ours, theirs = [len(run.units) for run in self._runs], [len(units) for units, _ in state]
+        if ours != theirs:
+            raise SnapshotError(f"the snapshot has runs of {theirs} envs, this vec of {ours}")
+        for run, (frozen, stepper) in zip(self._runs, state, strict=True):
+            old, run.units = run.units, [_thaw(f, u) for f, u in zip(frozen, run.units, strict=True)]
+            run.stepper.load(stepper, run.units)
+            close_all([unit for unit in old if unit not in run.units])
+
+
+def _grouped(units: Sequence[Unit]) -> Iterable[tuple[Callable[..., Any], list[Unit]]]:
+    for number, unit in enumerate(units):
+        if agents_of(unit) != agents_of(units[0]):
+            raise ArgumentError(
+                f"expected the same number of agents in every env, got {agents_of(units[0])} in the "
+                f"first and {agents_of(unit)} in number {number}. Pad the smaller ones with agents "
+                "whose mask is clear."
+            )
+
+    def kind(numbered: tuple[int, Unit]) -> tuple[str, int]:
+        number, unit = numbered
+        if isinstance(unit, GymnasiumVectorEnv):
+            return "nested", number  # each has a stepper of its own
+        return ("single", 0) if isinstance(unit, SingleEnv) else ("in place", 0)
+
+    steppers: dict[str, Callable[..., Any]] = {
+        "nested": NestedStepper,
+        "single": Stepper,
+        "in place": InPlaceStepper,
+    }
+    for (name, _), members in groupby(enumerate(units), key=kind):
+        yield steppers[name], [unit for _, unit in members]
+
+
+def _freeze(unit: Unit) -> Any:
+    own = getattr(unit, "snapshot", None)
+    if isinstance(unit, GymnasiumVectorEnv) and own is not None:
+        return own()
+    env = unit.env if isinstance(unit, SingleEnv) else unit
+    try:
+        return cloudpickle.dumps(unit)
+    except Exception as error:
+        raise SnapshotError(
+            f"{type(env).__name__} cannot be pickled, so it cannot be in a snapshot: {error}. "
+            "Give it __getstate__ and __setstate__."
+        ) from error
+
+
+def _thaw(frozen: Any, unit: Unit) -> Unit:
+    if isinstance(frozen, bytes):
+        return cloudpickle.loads(frozen)  # type: ignore[no-any-return]
+    unit.restore(frozen)  # type: ignore[union-attr]
+    return unit

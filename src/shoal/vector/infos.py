@@ -1,0 +1,102 @@
+"""Infos of single rows <-> Gymnasium's dict of arrays.
+
+The rule for the array of a key: the values of this batch decide. All numbers: an array of the smallest
+dtype that holds each of them exactly. All arrays of one shape: stacked. Dicts: merged key by key. Anything
+else, or a mixture: an object array with each value as it was. ``_key`` says which rows have the key; the
+others hold 0 or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def merge_infos(pairs: Iterable[tuple[int, dict[str, Any]]], num_rows: int) -> dict[str, Any]:
+    """Merge (row, info) pairs into one dict of arrays with ``num_rows`` entries."""
+    found: dict[str, dict[int, Any]] = {}
+    for row, info in pairs:
+        for key, value in info.items():
+            found.setdefault(key, {})[row] = value
+    merged: dict[str, Any] = {}
+    for key, values in found.items():
+        mask = np.zeros(num_rows, np.bool_)
+        mask[list(values)] = True
+        # A caller looks into final_obs row by row, so it is never stacked.
+        merged[key] = _objects(values, num_rows) if key == "final_obs" else _merge(values, num_rows)
+        merged[f"_{key}"] = mask
+    return merged
+
+
+def _merge(values: dict[int, Any], num_rows: int) -> Any:
+    if all(isinstance(value, dict) for value in values.values()):
+        return merge_infos(values.items(), num_rows)
+    dtype, shape = _common(values)
+    if dtype is None:
+        return _objects(values, num_rows)
+    array = np.zeros((num_rows, *shape), dtype)
+    for row, value in values.items():
+        array[row] = value
+    return array
+
+
+def _common(values: dict[int, Any]) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
+    """The dtype and shape that hold every value exactly; no dtype if there are none."""
+    dtypes, shapes = set(), set()
+    for value in values.values():
+        if isinstance(value, np.ndarray):
+            dtypes.add(value.dtype)
+        elif type(value) in (int, float, bool) or isinstance(value, np.number):
+            dtypes.add(np.dtype(type(value)))
+        else:
+            return None, ()
+        shapes.add((np.ndarray, value.shape) if isinstance(value, np.ndarray) else ())
+    if len(shapes) > 1:
+        return None, ()
+    try:
+        dtype = np.result_type(*dtypes)
+    except TypeError:
+        return None, ()
+    exact = all(_same_kind(each, dtype) for each in dtypes)
+    shape = shapes.pop()
+    too_large = any(type(v) is int and not -(2**63) <= v < 2**63 for v in values.values())
+    return (dtype, shape[1] if shape else ()) if exact and not too_large else (None, ())
+
+
+def _same_kind(each: np.dtype[Any], common: np.dtype[Any]) -> bool:
+    # A bool turned into a number, or a large integer into a float, would not be what the env said.
+    if each == common:
+        return True
+    if each.kind == "b" or common.kind not in "iufc":
+        return False
+    return common.kind == each.kind or np.can_cast(each, common, "safe")
+
+
+def _objects(values: dict[int, Any], num_rows: int) -> NDArray[Any]:
+    array = np.full(num_rows, None, dtype=object)
+    for row, value in values.items():
+        array[row] = value
+    return array
+
+
+def split_infos(infos: dict[str, Any], num_rows: int) -> list[tuple[int, dict[str, Any]]]:
+    """The inverse of `merge_infos`: the rows that have an info, each with its own."""
+    rows: list[dict[str, Any]] = [{} for _ in range(num_rows)]
+    for key, values in infos.items():
+        mask = infos.get(f"_{key}")
+        if key.startswith("_") and key[1:] in infos:
+            continue
+        if isinstance(values, dict):
+            parts = dict(split_infos(values, num_rows))
+            has = range(num_rows) if mask is None else np.flatnonzero(mask)
+            for row in has:
+                rows[row][key] = parts.get(int(row), {})
+        elif isinstance(values, (np.ndarray, list, tuple)) and len(values) == num_rows:
+            for row in range(num_rows) if mask is None else np.flatnonzero(mask):
+                rows[row][key] = values[row]
+        else:  # an info about the whole vector env stands at its first row
+            rows[0][key] = values
+    return [(row, info) for row, info in enumerate(rows) if info]

@@ -1,0 +1,127 @@
+"""Serial: all envs in this process, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
+from numpy.typing import NDArray
+
+from shoal._core._reference import Infos
+from shoal.buffers import Arena
+from shoal.emulation import SingleEnv
+from shoal.vector.base import VectorEnv
+from shoal.vector.block import Block, agents_of, build_envs, close_all
+from shoal.vector.creators import autoreset, creators_of
+from shoal.vector.spaces import ObservationMode, UnitFacts, combine
+
+
+class Serial(VectorEnv):
+    """Many envs in this process: exact, simple to debug, and with no waiting for anybody.
+
+    Args:
+        env: A creator (a class, or a function without arguments that returns an env), or a list of
+            creators, one per env. A creator may return a vector env: its envs become envs of this one.
+        num_envs: How often to call a single creator.
+        autoreset_mode: ``NEXT_STEP`` (default), ``SAME_STEP`` or ``DISABLED``, as Gymnasium defines them.
+        flat: Give observations and take actions as one flat array per row (see `shoal.layout`).
+        copy: Return observations that may be kept; else views, valid until the next step.
+        seed: Seeds the first reset and the action space.
+        episode_stats: Report finished episodes as ``infos["episode"]``.
+        observation_mode: ``"same"``, ``"different"`` or a pair of spaces (batched, single).
+        rows_as_envs: Present each agent's row as an env, for code that knows nothing of agents.
+
+    Example:
+        >>> import gymnasium, shoal
+        >>> with shoal.Serial(lambda: gymnasium.make("CartPole-v1"), num_envs=3) as vec:
+        ...     obs, infos = vec.reset(seed=0)
+        ...     obs, rewards, terminations, truncations, infos = vec.step([0, 1, 0])
+        >>> rewards
+        array([1., 1., 1.])
+    """
+
+    def __init__(
+        self,
+        env: Callable[[], Any] | Sequence[Callable[[], Any]],
+        num_envs: int | None = None,
+        *,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        flat: bool = False,
+        copy: bool = True,
+        seed: int | None = None,
+        episode_stats: bool = False,
+        observation_mode: ObservationMode = "same",
+        rows_as_envs: bool = False,
+    ) -> None:
+        mode = autoreset(autoreset_mode)
+        units = build_envs(creators_of(env, num_envs))
+        try:
+            facts = [UnitFacts.of(unit, agents_of(unit)) for unit in units]
+            described = combine(facts, observation_mode, mode, objects=not flat)
+            rows = described.num_envs * described.agents_per_env
+            arena = Arena.allocate(rows, described.observation, described.action)
+            self._block = Block(units, arena, described.observation, described.action, mode, flat=flat)
+            super().__init__(
+                described,
+                arena,
+                autoreset_mode=mode,
+                flat=flat,
+                copy=copy,
+                seed=seed,
+                episode_stats=episode_stats,
+                rows_as_envs=rows_as_envs,
+            )
+        except BaseException:
+            close_all(units)
+            raise
+        self.observation_mode = observation_mode
+        self._infos: Infos = []
+
+    @property
+    def envs(self) -> list[Any]:
+        """The envs themselves, as their creators made them."""
+        envs: list[Any] = []
+        for unit in self._block.units:
+            if isinstance(unit, GymnasiumVectorEnv):
+                envs.extend(getattr(unit, "envs", [unit]))
+            else:
+                envs.append(unit.env if isinstance(unit, SingleEnv) else unit)
+        return envs
+
+    # Everything happens at once, so `_finish` only hands over what `_begin_*` left.
+
+    def _begin_reset(
+        self,
+        chosen: NDArray[np.bool_],
+        seeds: Sequence[int | None],
+        options: dict[str, Any] | None,
+    ) -> None:
+        self._infos = self._block.reset(chosen, seeds, options)
+
+    def _begin_step(self) -> None:
+        self._infos = self._block.step()
+
+    def _finish(self) -> Infos:
+        infos, self._infos = self._infos, []
+        return infos
+
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        return self._block.call(name, args, kwargs)
+
+    def _set_attr(self, name: str, values: Sequence[Any]) -> None:
+        self._block.set_attr(name, values)
+
+    def _render(self) -> list[Any]:
+        return self._block.render()
+
+    def _freeze(self) -> Any:
+        return self._block.snapshot()
+
+    def _thaw(self, state: Any) -> None:
+        self._block.restore(state)
+
+    def _shut(self) -> list[Exception]:
+        return self._block.close()

@@ -1,0 +1,141 @@
+"""From the spaces of single envs to those of a vec: checked, batched, laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gymnasium import Space
+from gymnasium.spaces.utils import is_space_dtype_shape_equiv
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
+from gymnasium.vector.utils import batch_differing_spaces, batch_space
+
+from shoal.errors import ArgumentError, ArgumentTypeError, SpaceMismatch
+from shoal.layout import Layout
+
+ObservationMode = str | tuple[Space[Any], Space[Any]]
+
+
+@dataclass(frozen=True)
+class UnitFacts:
+    """What the parent must know of one unit; small enough to cross a process border."""
+
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    num_envs: int
+    num_agents: int
+    metadata: dict[str, Any]
+    render_mode: str | None
+    autoreset_mode: AutoresetMode | None
+
+    @classmethod
+    def of(cls, unit: Any, num_agents: int) -> UnitFacts:
+        """Read them off a unit."""
+        env = getattr(unit, "env", unit)
+        metadata = dict(getattr(env, "metadata", None) or {})
+        nested = isinstance(unit, GymnasiumVectorEnv)
+        return cls(
+            unit.single_observation_space if nested else unit.observation_space,
+            unit.single_action_space if nested else unit.action_space,
+            unit.num_envs,
+            num_agents,
+            metadata,
+            getattr(env, "render_mode", None),
+            metadata.get("autoreset_mode") if nested else None,
+        )
+
+
+@dataclass(frozen=True)
+class VecSpaces:
+    """What all envs of a vec have in common."""
+
+    num_envs: int
+    agents_per_env: int
+    single_observation_space: Space[Any]
+    batched_observation_space: Space[Any]
+    observation: Layout
+    action: Layout
+    metadata: dict[str, Any]
+    render_mode: str | None
+
+
+def combine(
+    facts: Sequence[UnitFacts],
+    observation_mode: ObservationMode,
+    autoreset_mode: AutoresetMode,
+    *,
+    objects: bool,
+) -> VecSpaces:
+    """Check that the envs belong together, and say what they have in common.
+
+    Args:
+        facts: One per unit.
+        observation_mode: ``"same"``: all observation spaces are equal. ``"different"``: they share shape
+            and dtype. A pair of spaces: the batched and the single one to use.
+        autoreset_mode: Of the vec.
+        objects: Whether custom spaces may be carried as objects.
+
+    Raises:
+        SpaceMismatch: If they do not belong together.
+        SpaceError: If a space has no layout.
+    """
+    num_envs = sum(fact.num_envs for fact in facts)
+    agents = facts[0].num_agents
+    own = [fact.observation_space for fact in facts for _ in range(fact.num_envs * agents)]
+    single = facts[0].observation_space
+    if observation_mode == "same":
+        batched = batch_space(single, len(own))
+    elif observation_mode == "different":
+        _check_alike(facts, single)
+        batched = batch_differing_spaces(own)
+    elif isinstance(observation_mode, tuple) and len(observation_mode) == 2:
+        if not all(isinstance(space, Space) for space in observation_mode):
+            kinds = " and ".join(type(space).__name__ for space in observation_mode)
+            raise ArgumentTypeError(f"observation_mode: expected a pair of spaces, got {kinds}")
+        batched, single = observation_mode
+    else:
+        raise ArgumentError(
+            "observation_mode: expected 'same', 'different' or a pair of spaces (batched, single), "
+            f"got {observation_mode!r}"
+        )
+    if observation_mode == "same":
+        for number, fact in enumerate(facts):
+            if fact.observation_space != single:
+                raise SpaceMismatch(
+                    f"env {number} has another observation space than the first: {fact.observation_space}, "
+                    f"not {single}. If that is meant, pass observation_mode='different'."
+                )
+    else:
+        _check_alike(facts, single)
+    for number, fact in enumerate(facts):
+        if fact.action_space != facts[0].action_space:
+            raise SpaceMismatch(
+                f"env {number} has another action space than the first: {fact.action_space}, "
+                f"not {facts[0].action_space}"
+            )
+        if fact.autoreset_mode not in (None, autoreset_mode):
+            raise ArgumentError(
+                f"autoreset_mode: the vector env made by creator {number} uses {fact.autoreset_mode}, this "
+                f"vec {autoreset_mode}; make both the same"
+            )
+    return VecSpaces(
+        num_envs,
+        agents,
+        single,
+        batched,
+        Layout(single, objects=objects),
+        Layout(facts[0].action_space, objects=objects),
+        facts[0].metadata,
+        facts[0].render_mode,
+    )
+
+
+def _check_alike(facts: Sequence[UnitFacts], single: Space[Any]) -> None:
+    for number, fact in enumerate(facts):
+        if not is_space_dtype_shape_equiv(fact.observation_space, single):
+            raise SpaceMismatch(
+                f"env {number} has an observation space of another shape or dtype: "
+                f"{fact.observation_space}, not like {single}"
+            )

@@ -1,0 +1,102 @@
+"""Counts and times of a vec, and the statistics of its episodes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from shoal.buffers import Arena
+from shoal.errors import ArgumentError
+
+
+class Stats:
+    """What a vec has done and how long it took.
+
+    ``report`` gives
+
+    - ``vector_steps``, ``env_steps`` (transitions; rows that only reset are not counted), ``episodes``
+    - ``seconds_in_step``: from `send` to its rows; ``seconds_outside``: the caller's own time in between
+    - ``steps_per_second``: transitions per second of both together
+    """
+
+    def __init__(self) -> None:
+        self._vector_steps = self._transitions = self._episodes = 0
+        self._inside = self._outside = 0.0
+        self._begun: float | None = None
+        self._ended: float | None = None
+
+    def begin(self) -> None:
+        """A step is being sent."""
+        self._begun = time.perf_counter()
+        if self._ended is not None:
+            self._outside += self._begun - self._ended
+
+    def end(self, arena: Arena) -> None:
+        """Its rows have arrived."""
+        now = self._ended = time.perf_counter()
+        if self._begun is not None:
+            self._inside += now - self._begun
+        self._vector_steps += 1
+        self._transitions += len(arena) - int(np.count_nonzero(arena.resets))
+        self._episodes += int(np.count_nonzero(arena.terminations | arena.truncations))
+
+    def report(self) -> dict[str, float]:
+        """All figures."""
+        seconds = self._inside + self._outside
+        return {
+            "vector_steps": self._vector_steps,
+            "env_steps": self._transitions,
+            "episodes": self._episodes,
+            "seconds_in_step": self._inside,
+            "seconds_outside": self._outside,
+            "steps_per_second": self._transitions / seconds if seconds else 0.0,
+        }
+
+
+class EpisodeClock:
+    """Adds ``infos["episode"]`` (return ``r``, length ``l``, seconds ``t``) where an episode ends.
+
+    The form is that of Gymnasium's RecordEpisodeStatistics; return and length come from the arena.
+    """
+
+    def __init__(self, num_rows: int) -> None:
+        self._begun = np.full(num_rows, time.perf_counter())
+
+    def restart(self, rows: NDArray[np.bool_]) -> None:
+        """These rows begin an episode now."""
+        self._begun[rows] = time.perf_counter()
+
+    def add_to(self, infos: dict[str, Any], arena: Arena, mode: AutoresetMode) -> None:
+        """Report the episodes that ended in this step.
+
+        Raises:
+            ArgumentError: If the envs report an ``episode`` themselves.
+        """
+        now = time.perf_counter()
+        done = arena.terminations | arena.truncations
+        if done.any():
+            if "episode" in infos:
+                raise ArgumentError(
+                    'episode_stats: the envs already give infos["episode"] themselves. Use either '
+                    "episode_stats=True or RecordEpisodeStatistics, not both."
+                )
+            infos["episode"] = {
+                "r": np.where(done, arena.episode_returns, 0.0),
+                "l": np.where(done, arena.episode_lengths, 0),
+                "t": np.where(done, np.round(now - self._begun, 6), 0.0),
+            }
+            infos["_episode"] = done
+        begin = done if mode is AutoresetMode.SAME_STEP else arena.resets
+        self._begun[begin] = now
+
+    def state(self) -> NDArray[np.float64]:
+        """Seconds that each episode has lasted."""
+        return time.perf_counter() - self._begun
+
+    def load(self, seconds: NDArray[np.float64]) -> None:
+        """Go on from a `state`."""
+        self._begun = time.perf_counter() - seconds
