@@ -2,7 +2,8 @@
 
     ShoalError
     ├── SpaceError (TypeError)               a space that has no fixed layout
-    ├── SpaceMismatch (RuntimeError)         the envs of one vec disagree about a space
+    ├── SpaceMismatch (RuntimeError, ValueError)  the envs of one vec disagree about a space
+    │   └── SpaceKindMismatch (TypeError)    ... about its very type
     ├── ArgumentError (ValueError)           an argument that cannot work
     │   └── ArgumentTypeError (TypeError)    ... because of its type
     ├── ObservationError (ValueError)        an env returned something its space does not allow
@@ -39,8 +40,12 @@ class SpaceError(ShoalError, TypeError):
     """A space that cannot be laid out as bytes of a fixed size."""
 
 
-class SpaceMismatch(ShoalError, RuntimeError):
+class SpaceMismatch(ShoalError, RuntimeError, ValueError):
     """The envs of one vec have different spaces."""
+
+
+class SpaceKindMismatch(SpaceMismatch, TypeError):
+    """The envs of one vec have spaces of different types."""
 
 
 class ArgumentError(ShoalError, ValueError):

@@ -142,7 +142,7 @@ def describe(value: Any) -> str:
 # The three kinds of nodes share three methods over the columns of a batch:
 #   views   nested zero-copy arrays: Text as codes, OneOf as (index, choices)
 #   values  what Gymnasium gives for a batch: Text as strings, OneOf as pairs (index, value)
-#   split   a list with one value per row, as an env expects its action
+#   split   a list with one value for each of `count` rows, as an env expects its action
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,10 @@ class Leaf:
 
     def values(self, columns: Columns) -> Any:  # noqa: D102
         if self.field.kind in (Kind.TEXT, Kind.OBJECT):
-            return tuple(self.split(columns))
+            return tuple(self.split(columns, len(columns[self.index])))
         return columns[self.index]
 
-    def split(self, columns: Columns) -> list[Any]:  # noqa: D102
+    def split(self, columns: Columns, count: int) -> list[Any]:  # noqa: D102
         if self.field.kind is Kind.TEXT:
             return [self.field.decode_text(codes) for codes in columns[self.index]]
         return list(columns[self.index])
@@ -185,8 +185,10 @@ class Branch:
     def values(self, columns: Columns) -> Any:  # noqa: D102
         return self.gather([child.values(columns) for child in self.children])
 
-    def split(self, columns: Columns) -> list[Any]:  # noqa: D102
-        parts = [child.split(columns) for child in self.children]
+    def split(self, columns: Columns, count: int) -> list[Any]:  # noqa: D102
+        parts = [child.split(columns, count) for child in self.children]
+        if not parts:
+            return [self.gather([]) for _ in range(count)]
         return [self.gather(row) for row in zip(*parts, strict=True)]
 
 
@@ -204,11 +206,11 @@ class Choice:
         return columns[self.index], tuple(child.views(columns) for child in self.children)
 
     def values(self, columns: Columns) -> Any:  # noqa: D102
-        return tuple(self.split(columns))
+        return tuple(self.split(columns, len(columns[self.index])))
 
-    def split(self, columns: Columns) -> list[Any]:  # noqa: D102
+    def split(self, columns: Columns, count: int) -> list[Any]:  # noqa: D102
         chosen = columns[self.index]
-        parts = [child.split(columns) for child in self.children]
+        parts = [child.split(columns, count) for child in self.children]
         return [(index, parts[index][row]) for row, index in enumerate(chosen)]
 
 
@@ -481,7 +483,7 @@ class Layout:
         except Misfit as misfit:
             error = ObservationTypeError if misfit.is_type else ObservationError
             raise error(str(misfit)) from None
-        flat: NDArray[Any] = self.flat(row)[0]
+        flat: NDArray[Any] = self.flat(row)[0, ...]  # an array even if it has no dimensions
         return flat
 
     def unpack(self, flat: NDArray[Any]) -> Any:
@@ -491,7 +493,7 @@ class Layout:
     def value(self, flat: NDArray[Any]) -> Any:
         """The value that one flat row was packed from, as a copy."""
         rows = self.rows(flat)[None].copy()
-        return self.root.split(self.columns(rows))[0]
+        return self.root.split(self.columns(rows), 1)[0]
 
 
 def walk(node: Node) -> list[Node]:

@@ -213,7 +213,7 @@ class Stepper:
         same_step = self._mode is AutoresetMode.SAME_STEP
         acting = arena.mask.copy()
         # Copied, because an env may keep the action it was given.
-        actions = self._split([column.copy() for column in self._actions])
+        actions = self._split([column.copy() for column in self._actions], len(acting))
         # A plain list: setting one entry of an array costs more than all else here.
         rewards: list[Any] = [0.0] * len(actions)
         arena.terminations[:] = False

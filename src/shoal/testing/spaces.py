@@ -118,7 +118,7 @@ def _multi_binary(rng: np.random.Generator, depth: int) -> MultiBinary:
 
 
 def _text(rng: np.random.Generator, depth: int) -> Text:
-    charset = "".join(chr(int(c)) for c in rng.choice(np.arange(0, 900), rng.integers(1, 300), False))
+    charset = "".join(chr(int(c)) for c in rng.choice(np.arange(1, 900), rng.integers(1, 300), False))
     return Text(int(rng.integers(1, 9)), min_length=int(rng.integers(0, 2)), charset=charset)
 
 

@@ -105,7 +105,7 @@ class InPlaceStepper:
         rows = self._arena.observations[row : row + 1].copy()
         if self._flat:
             return self._observation.flat(rows)[0]
-        return self._observation.root.split(self._observation.columns(rows))[0]
+        return self._observation.root.split(self._observation.columns(rows), 1)[0]
 
     def state(self) -> dict[str, Any]:
         """What a snapshot needs besides the envs and the arena."""

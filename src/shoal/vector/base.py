@@ -83,6 +83,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         seed: int | None,
         episode_stats: bool,
         rows_as_envs: bool,
+        check_bounds: bool,
     ) -> None:
         self._arena = arena
         self._total_envs = described.num_envs
@@ -110,7 +111,8 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         self._env_ids, self._agent_ids = np.divmod(rows, self.agents_per_env)
         self._state = State.READY
         self._next_seed: int | Sequence[int | None] | None = None
-        self._unchecked = {"reset", "step"}  # verbs whose first observations are still to be checked
+        # Verbs whose first observations are still to be checked.
+        self._unchecked = {"reset", "step"} if check_bounds else set()
         self._never_reset = np.ones(self._total_envs, np.bool_)
         self._clock = EpisodeClock(self.num_rows) if episode_stats else None
         self._stats = Stats()

@@ -73,6 +73,7 @@ class Serial(VectorEnv):
                 seed=seed,
                 episode_stats=episode_stats,
                 rows_as_envs=rows_as_envs,
+                check_bounds=observation_mode == "same",  # else each env has bounds of its own
             )
         except BaseException:
             close_all(units)

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
-from shoal.errors import ArgumentError, ArgumentTypeError, SpaceMismatch
+from shoal.errors import ArgumentError, ArgumentTypeError, SpaceKindMismatch, SpaceMismatch
 from shoal.layout import Layout
 
 ObservationMode = str | tuple[Space[Any], Space[Any]]
@@ -134,6 +134,11 @@ def combine(
 
 def _check_alike(facts: Sequence[UnitFacts], single: Space[Any]) -> None:
     for number, fact in enumerate(facts):
+        if type(fact.observation_space) is not type(single):
+            raise SpaceKindMismatch(
+                f"env {number} has an observation space of another kind: {fact.observation_space}, "
+                f"not like {single}"
+            )
         if not is_space_dtype_shape_equiv(fact.observation_space, single):
             raise SpaceMismatch(
                 f"env {number} has an observation space of another shape or dtype: "

@@ -1,0 +1,61 @@
+"""Every test leaves the process as it found it: no shared memory, child, thread or file descriptor more."""
+
+import gc
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "default",
+    deadline=None,
+    # The leak check below has no state that examples could share.
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    print_blob=True,
+)
+settings.load_profile("default")
+
+
+def resources() -> dict[str, Counter[str]]:
+    """What this process holds, by kind."""
+    gc.collect()
+    children: Counter[str] = Counter()
+    for task in Path("/proc/self/task").iterdir():
+        children.update((task / "children").read_text().split())
+    descriptors: Counter[str] = Counter()
+    for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208 - pathlib would hold one open itself
+        try:
+            target = os.readlink(f"/proc/self/fd/{entry}")
+        except OSError:
+            continue
+        if not target.startswith("/proc/"):
+            descriptors[target] += 1
+    return {
+        "shared memory": Counter(path.name for path in Path("/dev/shm").iterdir()),
+        "children": children,
+        "threads": Counter(str(thread) for thread in threading.enumerate()),
+        "file descriptors": descriptors,
+    }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _libraries_that_hold_on() -> None:
+    """Load what keeps resources for good on its first use, so that no test is blamed for it."""
+    import hypothesis.configuration  # noqa: F401
+    import numpy as np
+    import torch
+
+    torch.ones(1).add_(1)
+    np.random.default_rng().random()
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks(_libraries_that_hold_on: None):
+    before = resources()
+    yield
+    after = resources()
+    left = {kind: after[kind] - before[kind] for kind in after if after[kind] - before[kind]}
+    assert not left, f"the test left behind: {left}"
