@@ -21,14 +21,13 @@ settings.load_profile("default")
 
 def resources() -> dict[str, Counter[str]]:
     """What this process holds, by kind."""
-    gc.collect()
     children: Counter[str] = Counter()
     for task in Path("/proc/self/task").iterdir():
         children.update((task / "children").read_text().split())
     descriptors: Counter[str] = Counter()
     for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208 - pathlib would hold one open itself
         try:
-            target = os.readlink(f"/proc/self/fd/{entry}")
+            target = os.readlink(f"/proc/self/fd/{entry}")  # noqa: PTH115 - as above
         except OSError:
             continue
         if not target.startswith("/proc/"):
@@ -56,6 +55,12 @@ def _libraries_that_hold_on() -> None:
 def _no_leaks(_libraries_that_hold_on: None):
     before = resources()
     yield
-    after = resources()
-    left = {kind: after[kind] - before[kind] for kind in after if after[kind] - before[kind]}
+    if left_since(before):
+        gc.collect()  # only now: it takes longer than most tests
+    left = left_since(before)
     assert not left, f"the test left behind: {left}"
+
+
+def left_since(before: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
+    after = resources()
+    return {kind: after[kind] - before[kind] for kind in after if after[kind] - before[kind]}

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property, singledispatch
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -61,15 +61,18 @@ class Field:
     alphabet: str = ""
     """Text only: the character behind each code; the entry of code 0 is never read."""
 
-    @cached_property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
+    # Plain numbers and text, worked out once: a policy reads them inside torch.compile.
+    size: int = field(init=False)
+    """Number of elements."""
+    nbytes: int = field(init=False)
+    """Bytes it takes in a row."""
+    dtype_name: str = field(init=False)
 
-    @cached_property
-    def nbytes(self) -> int:
-        """Bytes it takes in a row."""
-        return 0 if self.kind is Kind.OBJECT else self.size * self.dtype.itemsize
+    def __post_init__(self) -> None:
+        size = math.prod(self.shape)
+        nbytes = 0 if self.kind is Kind.OBJECT else size * self.dtype.itemsize
+        for name, value in (("size", size), ("nbytes", nbytes), ("dtype_name", self.dtype.name)):
+            object.__setattr__(self, name, value)
 
     def bounds(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Smallest and largest value of each element, in this field's dtype and shape."""
@@ -80,8 +83,9 @@ class Field:
             low, high = space.start, int(space.start) + int(space.n) - 1
         elif isinstance(space, spaces.MultiDiscrete):
             low, high = space.start, space.start + (space.nvec - 1)
-        elif self.kind is Kind.TEXT:
-            high = len(self.alphabet) - 1
+        elif isinstance(space, spaces.Text):
+            # A text may not end before its min_length.
+            low, high = np.arange(self.size) < space.min_length, len(self.alphabet) - 1
         elif isinstance(space, spaces.OneOf):
             high = len(space.spaces) - 1
         return (
@@ -246,11 +250,11 @@ class Plan:
         else:
             offset = -(-self.end // dtype.itemsize) * dtype.itemsize
             self.alignment = max(self.alignment, dtype.itemsize)
-        field = Field(path, kind, dtype, shape, space, offset, alphabet)
+        added = Field(path, kind, dtype, shape, space, offset, alphabet)
         if kind is not Kind.OBJECT:
-            self.end = offset + field.nbytes
-        self.fields.append(field)
-        return Leaf(len(self.fields) - 1, field)
+            self.end = offset + added.nbytes
+        self.fields.append(added)
+        return Leaf(len(self.fields) - 1, added)
 
 
 @singledispatch
@@ -371,7 +375,7 @@ class Layout:
         self.fields: tuple[Field, ...] = tuple(plan.fields)
         self.num_objects = plan.num_objects
         if plan.num_objects and not objects:
-            custom = next(field for field in self.fields if field.kind is Kind.OBJECT)
+            custom = next(f for f in self.fields if f.kind is Kind.OBJECT)
             raise SpaceError(
                 f"{where(custom.path, 'space')}: {type(custom.space).__name__} is not a space Shoal knows "
                 "the bytes of. Wrap the env so that it uses a Box, Discrete or another space of "
@@ -380,10 +384,11 @@ class Layout:
         # A row is never empty, so that a batch of rows always has an address and a stride.
         self.nbytes = max(-(-plan.end // plan.alignment), 1) * plan.alignment
         self.alignment = plan.alignment
-        dtypes = {field.dtype for field in self.fields}
+        dtypes = {f.dtype for f in self.fields}
         self.flat_dtype: np.dtype[Any] = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.uint8)
+        self.flat_dtype_name = self.flat_dtype.name
         self.is_bytes = bool(dtypes)
-        self.size = self.nbytes if self.is_bytes else sum(field.size for field in self.fields)
+        self.size = self.nbytes if self.is_bytes else sum(f.size for f in self.fields)
         self.flat_shape = space.shape if isinstance(space, spaces.Box) else (self.size,)
         self.dtype: np.dtype[Any] = _structured(self.root, self.nbytes)
         # Fields inside a OneOf, each with the (index field, choice) that must be taken for it to count.
@@ -411,12 +416,12 @@ class Layout:
         if self.is_bytes or not self.fields:
             return spaces.Box(0, 255, self.flat_shape, np.uint8)
         lows, highs = [], []
-        for index, field in enumerate(self.fields):
-            low, high = (bound.reshape(-1) for bound in field.bounds())
+        for index, each in enumerate(self.fields):
+            low, high = (bound.reshape(-1) for bound in each.bounds())
             if index in self.conditions:
                 low, high = np.minimum(low, 0), np.maximum(high, 0)
-            lows.append(low.astype(field.dtype))
-            highs.append(high.astype(field.dtype))
+            lows.append(low.astype(each.dtype))
+            highs.append(high.astype(each.dtype))
         dtype: Any = self.flat_dtype
         return spaces.Box(np.concatenate(lows), np.concatenate(highs), dtype=dtype)
 
@@ -426,15 +431,15 @@ class Layout:
         """Each field of a batch of rows, as a typed view."""
         lead = rows.shape[:-1]
         columns = []
-        for field in self.fields:
-            if field.kind is Kind.OBJECT:
+        for each in self.fields:
+            if each.kind is Kind.OBJECT:
                 assert objects is not None
-                columns.append(objects[..., field.offset])
-            elif field.nbytes == 0:
-                columns.append(np.empty((*lead, *field.shape), field.dtype))
+                columns.append(objects[..., each.offset])
+            elif each.nbytes == 0:
+                columns.append(np.empty((*lead, *each.shape), each.dtype))
             else:
-                part = rows[..., field.offset : field.offset + field.nbytes]
-                columns.append(part.view(field.dtype).reshape((*lead, *field.shape)))
+                part = rows[..., each.offset : each.offset + each.nbytes]
+                columns.append(part.view(each.dtype).reshape((*lead, *each.shape)))
         return columns
 
     def counts(self, index: int, columns: Columns) -> NDArray[np.bool_] | bool:

@@ -193,7 +193,7 @@ def test_observation_mode_pair():
     ],
 )
 def test_envs_that_do_not_belong_together(creators, mode, error, text):
-    with pytest.raises(error):  # noqa: PT011 - Gymnasium's own words do not matter
+    with pytest.raises(error):
         SyncVectorEnv(creators, observation_mode=mode)
     with pytest.raises(error, match=text):
         shoal.Serial(creators, observation_mode=mode)

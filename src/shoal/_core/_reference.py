@@ -245,18 +245,21 @@ class Stepper:
                     write(row, obs)
                 if info:
                     infos.append((row, info))
-        except Misfit as misfit:
-            raise observation_error(misfit, self._first_env + row, "step") from None
+        except Misfit as found:
+            raise observation_error(found, self._first_env + row, "step") from None
         except Exception as error:
             name_env(error, self._first_env + row, "step")
             raise
         try:
             arena.rewards[:] = rewards
+            wrong = np.isnan(arena.rewards).any() and any(reward is None for reward in rewards)
         except (TypeError, ValueError):
+            wrong = True
+        if wrong:
             row = next(i for i, reward in enumerate(rewards) if not is_number(reward))
             problem = f"expected a number, got {describe(rewards[row])}"
-            wrong = Misfit((), problem, root="reward", is_type=True)
-            raise observation_error(wrong, self._first_env + row, "step") from None
+            misfit = Misfit((), problem, root="reward", is_type=True)
+            raise observation_error(misfit, self._first_env + row, "step")
         done = settle(arena, acting, self._starts)
         arena.mask[:] = True if same_step else ~done
         return infos
@@ -291,12 +294,12 @@ def five(result: Any) -> Any:
 
 
 def is_number(reward: Any) -> bool:
-    """Whether an array of floats can hold it."""
+    """Whether an array of floats can hold it. NumPy would take None for NaN."""
     try:
         np.zeros(1)[0] = reward
     except (TypeError, ValueError):
         return False
-    return True
+    return reward is not None
 
 
 def settle(arena: Arena, acting: NDArray[np.bool_], starts: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 
 from shoal.errors import ArgumentError
 from shoal.layout import Branch, Choice, Layout, Leaf, Node
 
-# torch's dtype for each of NumPy's; those it lacks cannot be unpacked.
+# torch's dtype for each of NumPy's, by name; those it lacks cannot be unpacked.
 _TORCH = {
-    np.dtype(name): getattr(torch, name)
+    name: getattr(torch, name)
     for name in (
         *("bool", "int8", "int16", "int32", "int64"),
         *("uint8", "uint16", "uint32", "uint64"),
@@ -47,9 +46,9 @@ def unpack(obs: torch.Tensor, layout: Layout) -> Any:
     """
     flat_shape = tuple(layout.flat_shape)
     lead = obs.shape[: obs.dim() - len(flat_shape)]
-    if obs.dtype != _TORCH.get(layout.flat_dtype) or tuple(obs.shape[len(lead) :]) != flat_shape:
+    if obs.dtype != _TORCH.get(layout.flat_dtype_name) or tuple(obs.shape[len(lead) :]) != flat_shape:
         raise ArgumentError(
-            f"expected rows of dtype {layout.flat_dtype} and shape (..., {flat_shape}), got "
+            f"expected rows of dtype {layout.flat_dtype_name} and shape (..., {flat_shape}), got "
             f"{obs.dtype} and {tuple(obs.shape)}. Pass what the vec returned with flat=True."
         )
     if isinstance(layout.root, Leaf) and flat_shape == layout.root.field.shape:
@@ -61,13 +60,14 @@ def _unpack(node: Node, rows: torch.Tensor, layout: Layout) -> Any:
     if isinstance(node, Branch):
         return node.gather([_unpack(child, rows, layout) for child in node.children])
     field = node.field
-    if field.dtype not in _TORCH:
-        raise ArgumentError(f"torch has no dtype {field.dtype}; cast it in the env")
-    size = field.nbytes if layout.is_bytes else field.size
-    first = field.offset if layout.is_bytes else field.offset // field.dtype.itemsize
-    part = rows[..., first : first + size]
+    if field.dtype_name not in _TORCH:
+        raise ArgumentError(f"torch has no dtype {field.dtype_name}; cast it in the env")
+    dtype = _TORCH[field.dtype_name]
     if layout.is_bytes:
-        part = part.view(_TORCH[field.dtype])
+        part = rows[..., field.offset : field.offset + field.nbytes].view(dtype)
+    else:
+        first = field.offset // dtype.itemsize
+        part = rows[..., first : first + field.size]
     tensor = part.reshape((*part.shape[:-1], *field.shape))
     if isinstance(node, Choice):
         return tensor, tuple(_unpack(child, rows, layout) for child in node.children)

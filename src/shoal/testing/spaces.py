@@ -95,7 +95,7 @@ def _shape(rng: np.random.Generator) -> tuple[int, ...]:
 
 def _box(rng: np.random.Generator, depth: int) -> Box:
     dtype: Any = DTYPES[rng.integers(len(DTYPES))]
-    if dtype is np.bool_:
+    if np.dtype(dtype) == np.bool_:
         return Box(0, 1, _shape(rng), dtype)
     if np.issubdtype(dtype, np.integer):
         limits = np.iinfo(dtype)

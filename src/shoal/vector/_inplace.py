@@ -71,7 +71,7 @@ class InPlaceStepper:
             if not acts.any():  # finished by the last step, under NEXT_STEP
                 infos += self._reset_one(index, None, None)
                 continue
-            said = self._call(index, "step", actions=self._envs[index].actions)
+            said = self._call(index, "step", self._envs[index].actions)
             # What an env writes for an agent that did not act is no transition.
             for column in (rows.rewards, rows.terminations, rows.truncations):
                 column[~acts] = 0
@@ -88,9 +88,9 @@ class InPlaceStepper:
         settle(self._arena, acting, self._starts)
         return infos
 
-    def _call(self, index: int, verb: str, **arguments: Any) -> Infos:
+    def _call(self, index: int, verb: str, *args: Any, **kwargs: Any) -> Infos:
         try:
-            said = getattr(self._envs[index], verb)(**arguments)
+            said = getattr(self._envs[index], verb)(*args, **kwargs)
         except Misfit as misfit:
             raise observation_error(misfit, self._first_env + index, verb) from None
         except Exception as error:

@@ -68,9 +68,7 @@ class NestedStepper:
         acting = arena.mask.copy()
         # Copied: the vector env, or an env in it, may keep what it was given.
         columns = self._action.columns(arena.actions.copy(), arena.action_objects.copy())
-        obs, rewards, terminations, truncations, infos = self._call(
-            "step", actions=self._action.root.values(columns)
-        )
+        obs, rewards, terminations, truncations, infos = self._call("step", self._action.root.values(columns))
         self._write(obs, "step")
         arena.rewards[:] = np.where(acting, rewards, 0.0)
         arena.terminations[:] = terminations
@@ -82,9 +80,9 @@ class NestedStepper:
             arena.mask[:] = inner_mask  # it knows of agents that do not act
         return self._infos(infos)
 
-    def _call(self, verb: str, **arguments: Any) -> Any:
+    def _call(self, verb: str, *args: Any, **kwargs: Any) -> Any:
         try:
-            return getattr(self._vec, verb)(**arguments)
+            return getattr(self._vec, verb)(*args, **kwargs)
         except Exception as error:
             name_env(error, self._first_env, verb)
             raise

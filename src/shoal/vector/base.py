@@ -220,9 +220,8 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
                 "reset_mask: some envs have never been reset, so they have no observation yet; "
                 "reset all of them first"
             )
-        if seed is None and self._next_seed is not None:
-            seed, self._next_seed = self._next_seed, None
-        seeds = self._seeds(seed)
+        seeds = self._seeds(self._next_seed if seed is None else seed)
+        self._next_seed = None
         self._drop_pending()
         self._state = State.FAILED
         self._begin_reset(chosen, seeds, rest)
@@ -283,7 +282,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         )
 
     def seed(self, seed: int | Sequence[int | None]) -> None:
-        """Seed the next reset that is given no seed of its own."""
+        """Seed the next reset, unless it is given a seed of its own."""
         self._seeds(seed)
         self._next_seed = seed
 

@@ -1,0 +1,228 @@
+import gymnasium.spaces as sp
+import numpy as np
+import pytest
+
+import shoal
+from shoal.errors import ArgumentError, ObservationError
+from shoal.testing import check_env
+
+
+class Herd(shoal.Env):
+    """Three agents. Agent a dies at step lives[a]; ``returns`` brings the first back one step later."""
+
+    observation_space = sp.Box(-100, 100, (1,))
+    action_space = sp.Discrete(5)
+    num_agents = 3
+
+    def __init__(self, lives=(2, 3, 4), *, returns=False, buf=None):
+        super().__init__(buf)
+        self.lives, self.returns = np.array(lives), returns
+        self.resets = 0
+
+    def reset(self, seed=None, options=None):
+        self.count = 0
+        self.resets += 1
+        self.observations[:] = 0
+        return {"reset": self.resets}
+
+    def step(self, actions):
+        self.count += 1
+        self.observations[self.mask, 0] = self.count
+        self.rewards[:] = actions  # also for the dead: the vec must ignore it
+        if self.returns and self.count == self.lives[0] + 1:
+            self.mask[0] = True
+        self.terminations[:] = self.count == self.lives
+        return [{"agent": agent} for agent in range(3)] if self.count == 1 else None
+
+
+def run(vec, steps):
+    vec.async_reset(seed=0)
+    batches = [vec.recv()]
+    for _ in range(steps):
+        vec.send([1, 2, 3])
+        batches.append(vec.recv())
+    return batches
+
+
+def test_agents_die_one_by_one():
+    with shoal.Serial(Herd, episode_stats=True) as vec:
+        assert (vec.num_envs, vec.num_rows, vec.agents_per_env) == (1, 3, 3)
+        batches = run(vec, 6)
+    assert [b.rewards.tolist() for b in batches] == [
+        [0, 0, 0],
+        [1, 2, 3],
+        [1, 2, 3],  # the first one's last
+        [0, 2, 3],
+        [0, 0, 3],  # nobody is left
+        [0, 0, 0],  # autoreset
+        [1, 2, 3],
+    ]
+    assert [b.terminations.tolist() for b in batches[2:5]] == [
+        [True, False, False],
+        [False, True, False],
+        [False, False, True],
+    ]
+    assert [b.mask.tolist() for b in batches[2:6]] == [
+        [False, True, True],
+        [False, False, True],
+        [False, False, False],
+        [True, True, True],
+    ]
+    assert [b.resets.tolist() for b in batches[3:6]] == [
+        [True, False, False],
+        [True, True, False],
+        [True, True, True],
+    ]
+    assert [b.infos["episode"]["r"].tolist() for b in batches[2:5]] == [[2, 0, 0], [0, 6, 0], [0, 0, 12]]
+    assert [b.infos["episode"]["l"].tolist() for b in batches[2:5]] == [[2, 0, 0], [0, 3, 0], [0, 0, 4]]
+    assert batches[1].infos["agent"].tolist() == [0, 1, 2]
+    assert batches[5].infos["reset"].tolist() == [2, 0, 0]
+    assert batches[0].agent_ids.tolist() == [0, 1, 2]
+
+
+def test_the_same_in_one_step():
+    with shoal.Serial(Herd, autoreset_mode="SameStep") as vec:
+        batches = run(vec, 5)
+    end = batches[4]
+    assert end.terminations.tolist() == [False, False, True]
+    assert end.mask.tolist() == [True, True, True]
+    assert end.obs.tolist() == [[0], [0], [0]]
+    assert [None if o is None else o.tolist() for o in end.infos["final_obs"]] == [None, None, [4]]
+    assert batches[5].rewards.tolist() == [1, 2, 3]
+
+
+def test_an_agent_may_return():
+    with shoal.Serial(lambda: Herd((2, 9, 9), returns=True), episode_stats=True) as vec:
+        batches = run(vec, 5)
+    assert batches[2].mask.tolist() == [False, True, True]
+    assert batches[3].mask.tolist() == [True, True, True]
+    assert batches[3].resets.tolist() == [True, False, False]  # its row begins an episode
+    assert batches[3].rewards.tolist() == [0, 2, 3]
+    assert batches[4].rewards.tolist() == [1, 2, 3]
+
+
+def test_actions_of_agents_that_do_not_act_are_not_read():
+    with shoal.Serial(Herd) as vec:
+        vec.reset()
+        vec.step([1, 2, 3])
+        vec.step([1, 2, 3])
+        vec.step([999, 2, 3])
+        with pytest.raises(ValueError, match="action of env 0, agent 2"):
+            vec.step([1, 999, 999])
+
+
+def test_disabled():
+    with shoal.Serial([Herd, lambda: Herd((1, 1, 1))], autoreset_mode="Disabled") as vec:
+        vec.reset()
+        vec.step([1] * 6)
+        with pytest.raises(AssertionError, match=r"envs \[1\] have finished"):
+            vec.step([1] * 6)
+        vec.reset(options={"reset_mask": np.array([False, True])})
+        assert vec.get_attr("resets") == (1, 2)
+        vec.step([1] * 6)
+
+
+def test_rows_as_envs():
+    with shoal.Serial(Herd, num_envs=2, rows_as_envs=True) as vec:
+        assert (vec.num_envs, vec.num_rows) == (6, 6)
+        assert vec.get_attr("resets") == (0,) * 6
+        vec.reset(seed=1, options={"reset_mask": np.ones(6, bool)})
+        split = np.array([True] * 4 + [False] * 2)
+        with pytest.raises(ArgumentError, match="splits env 1"):
+            vec.reset(options={"reset_mask": split})
+
+
+def test_an_env_alone_has_rows_of_its_own():
+    herd = Herd()
+    herd.reset()
+    herd.step(np.array([1, 2, 3]))
+    assert herd.observations.tolist() == [[1], [1], [1]]
+    with pytest.raises(AttributeError, match="'Herd' object has no attribute 'typo'"):
+        _ = herd.typo
+
+
+def test_rows_may_be_given_to_the_constructor():
+    from shoal.buffers import Arena
+
+    layouts = shoal.layout(Herd.observation_space), shoal.layout(Herd.action_space)
+    rows = Arena.allocate(3, *layouts)
+    herd = Herd(buf=rows)
+    herd.reset()
+    herd.step(np.array([1, 2, 3]))
+    assert rows.rewards.tolist() == [1, 2, 3]
+    with pytest.raises(ArgumentError, match="expected 3 rows, one per agent, got 2"):
+        herd.bind(Arena.allocate(2, *layouts))
+
+
+class Scribe(shoal.Env):
+    """Structured observations, packed whole."""
+
+    observation_space = sp.Dict({"text": sp.Text(8), "n": sp.Discrete(99)})
+    action_space = sp.Dict({"a": sp.Discrete(3), "b": sp.Box(-1, 1, (2,))})
+    words = ("one", "two")
+
+    def reset(self, seed=None, options=None):
+        self.write(0, {"text": "begin", "n": 0})
+
+    def step(self, actions):
+        self.write(0, {"text": "step", "n": int(actions["a"][0])})
+
+
+def test_structured_rows():
+    with shoal.Serial(Scribe, num_envs=2) as vec:
+        obs, _ = vec.reset()
+        assert obs["text"] == ("begin", "begin")
+        obs, *_ = vec.step({"a": [1, 2], "b": np.zeros((2, 2), np.float32)})
+        assert (obs["text"], obs["n"].tolist()) == (("step", "step"), [1, 2])
+
+
+def test_a_value_that_does_not_fit_names_the_env():
+    class Wordy(Scribe):
+        def step(self, actions):
+            self.write(0, {"text": "far too long", "n": 0})
+
+    with shoal.Serial([Scribe, Wordy]) as vec:
+        vec.reset()
+        with pytest.raises(ObservationError, match=r'observation\["text"\].* from step\(\) of env 1'):
+            vec.step({"a": [0, 0], "b": np.zeros((2, 2))})
+
+
+def test_an_env_that_raises_is_named():
+    class Broken(Scribe):
+        def step(self, actions):
+            raise KeyError("oops")
+
+    with shoal.Serial([Scribe, Broken]) as vec:
+        vec.reset()
+        with pytest.raises(KeyError, match="oops") as caught:
+            vec.step({"a": [0, 0], "b": np.zeros((2, 2))})
+        assert caught.value.__notes__ == ["raised by step() of env 1"]
+
+
+def test_envs_with_different_numbers_of_agents_are_refused():
+    class Two(Herd):
+        num_agents = 2
+
+    with pytest.raises(ArgumentError, match="same number of agents in every env, got 3 in the first and 2"):
+        shoal.Serial([Herd, Two])
+
+
+def test_what_an_author_must_define():
+    class Empty(shoal.Env):
+        observation_space = sp.Discrete(2)
+        action_space = sp.Discrete(2)
+
+    with shoal.Serial(Empty) as vec:
+        with pytest.raises(NotImplementedError, match=r"Empty must define reset\(\)"):
+            vec.reset()
+        with pytest.raises(NotImplementedError, match=r"does not define render"):
+            vec.render()
+    with shoal.Serial(Herd) as vec:
+        vec.reset()
+        with pytest.raises(NotImplementedError, match=r"Empty must define step\(\)"):
+            Empty().step(0)
+
+
+def test_check_env_takes_it():
+    check_env(Herd)
+    check_env(Scribe)

@@ -1,0 +1,132 @@
+"""The kit must find what it is there to find: each broken backend breaks one promise."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+import shoal
+from shoal.testing import ContractViolation, check_vector_env
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 5])
+def test_serial_keeps_the_whole_contract(num_envs):
+    check_vector_env(shoal.Serial, num_envs=num_envs)
+
+
+class SwapsRows(shoal.Serial):
+    def step(self, actions):
+        obs, *rest = super().step(actions)
+        return obs[::-1].copy() if isinstance(obs, np.ndarray) else obs, *rest
+
+
+class ForgetsSeeds(shoal.Serial):
+    def _seeds(self, seed):
+        return [None if s is None else 0 for s in super()._seeds(seed)]
+
+
+class ReturnsItsMemory(shoal.Serial):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.copy = False
+
+
+class EatsOptions(shoal.Serial):
+    def reset(self, *, seed=None, options=None):
+        result = super().reset(seed=seed, options=options)
+        if options:
+            options["reset_mask"] = None
+        return result
+
+
+class TakesAnyAction(shoal.Serial):
+    def step(self, actions):
+        try:
+            return super().step(actions)
+        except shoal.errors.ActionError:
+            return super().step(self.action_space.sample())
+
+
+class MergesFlags(shoal.Serial):
+    def step(self, actions):
+        obs, rewards, terminations, truncations, infos = super().step(actions)
+        return obs, rewards, terminations | truncations, truncations & False, infos
+
+
+class LosesInfos(shoal.Serial):
+    def step(self, actions):
+        *moment, _ = super().step(actions)
+        return *moment, {}
+
+
+class IgnoresTheMode(shoal.Serial):
+    def __init__(self, *args, autoreset_mode=None, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+class LiesAboutMask(shoal.Serial):
+    def recv(self):
+        batch = super().recv()
+        return batch._replace(mask=np.ones_like(batch.mask))
+
+
+class HidesErrors(shoal.Serial):
+    def _begin_step(self):
+        try:
+            super()._begin_step()
+        except ValueError:
+            self._infos = []
+
+
+class StepsAfterClose(shoal.Serial):
+    def _check_open(self):
+        pass
+
+
+BROKEN = {
+    SwapsRows: "step 0, observations",
+    ForgetsSeeds: "observations|seed",
+    ReturnsItsMemory: "unpacks to what it was made of",
+    EatsOptions: "options are not changed",
+    TakesAnyAction: "actions .*: nothing was raised",
+    MergesFlags: "truncations",
+    LosesInfos: "infos",
+    IgnoresTheMode: "mode SAME_STEP",
+    LiesAboutMask: "recv: mask",
+    HidesErrors: "an env's exception comes out",
+    StepsAfterClose: "after close",
+}
+
+
+@pytest.mark.parametrize("backend", BROKEN)
+def test_a_broken_backend_is_found(backend):
+    with pytest.raises(ContractViolation, match=BROKEN[backend]):
+        check_vector_env(backend, num_envs=3, steps=30)
+
+
+def test_options_of_a_backend_may_be_bound():
+    check_vector_env(partial(shoal.Serial, seed=3), num_envs=2, steps=5)
+
+
+def test_the_oracle_follows_gymnasium_itself():
+    """The judge is judged: by hand, and by Gymnasium's own vector env."""
+    import gymnasium
+
+    from shoal.testing.by_hand import ByHand
+
+    creators = [partial(gymnasium.make, "CartPole-v1")] * 2
+    for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
+        oracle, theirs = ByHand(creators, mode), gymnasium.vector.SyncVectorEnv(creators, autoreset_mode=mode)
+        oracle.reset([1, 2], [True, True], None)
+        theirs.reset(seed=1)
+        for number in range(80):
+            actions = np.array([number % 2, 1])
+            moment = oracle.step(list(actions))
+            obs, rewards, terminations, truncations, infos = theirs.step(actions)
+            np.testing.assert_array_equal(moment.obs, obs)
+            np.testing.assert_array_equal(moment.rewards, rewards)
+            np.testing.assert_array_equal(moment.terminations, terminations)
+            np.testing.assert_array_equal(moment.truncations, truncations)
+            assert moment.infos.keys() == infos.keys()
+        theirs.close()

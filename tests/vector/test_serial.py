@@ -1,0 +1,466 @@
+import pickle
+from functools import partial
+
+import gymnasium
+import gymnasium.spaces as sp
+import numpy as np
+import pytest
+
+import shoal
+from shoal.errors import ArgumentError, ResetNeeded, SnapshotError
+from shoal.testing import CrashEnv, SampleEnv, SentinelEnv
+from shoal.testing.contract import difference
+
+CARTPOLE = partial(gymnasium.make, "CartPole-v1")
+
+
+class Tracked(SentinelEnv):
+    """Counts how many are made and how many are open."""
+
+    made = 0
+    open = 0
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        Tracked.made += 1
+        Tracked.open += 1
+
+    def close(self):
+        super().close()
+        Tracked.open -= 1
+
+
+@pytest.fixture(autouse=True)
+def _count_anew():
+    Tracked.made = Tracked.open = 0
+
+
+# -- the life of a vec --------------------------------------------------------------------------------------
+
+
+def test_exactly_num_envs_are_made_and_each_is_closed_once():
+    vec = shoal.Serial(Tracked, num_envs=4)
+    envs = vec.envs
+    assert Tracked.made == 4
+    vec.close()
+    vec.close()
+    assert [env.closed for env in envs] == [1, 1, 1, 1]
+
+
+def test_a_forgotten_vec_closes_its_envs():
+    shoal.Serial(Tracked, num_envs=2)
+    assert Tracked.open == 0
+
+
+def test_a_creator_that_fails_closes_the_envs_made_before():
+    def fail():
+        raise OSError("no licence left")
+
+    with pytest.raises(OSError, match="no licence left") as caught:
+        shoal.Serial([Tracked, Tracked, fail])
+    assert caught.value.__notes__ == ["raised while creating env 2"]
+    assert (Tracked.made, Tracked.open) == (2, 0)
+
+
+def test_spaces_that_do_not_fit_close_the_envs():
+    with pytest.raises(RuntimeError, match="another observation space"):
+        shoal.Serial([Tracked, lambda: SampleEnv(sp.Discrete(2), sp.Discrete(1000))])
+    assert Tracked.open == 0
+
+
+def test_every_env_is_closed_even_if_one_fails_to():
+    class Stubborn(Tracked):
+        def close(self):
+            super().close()
+            raise OSError("will not close")
+
+    vec = shoal.Serial([Tracked, Stubborn, Tracked])
+    with pytest.raises(OSError, match="will not close") as caught:
+        vec.close()
+    assert caught.value.__notes__ == ["raised by close() of env 1"]
+    assert Tracked.open == 0
+    vec.close()
+
+
+def test_an_exception_in_the_with_block_is_not_hidden():
+    with pytest.raises(ZeroDivisionError, match="division"), shoal.Serial(Tracked) as vec:
+        raise ZeroDivisionError("division")
+    assert vec.closed
+
+
+@pytest.mark.parametrize("error", [ValueError("a"), KeyboardInterrupt(), gymnasium.error.ResetNeeded("b")])
+def test_an_envs_exception_comes_out_as_it_is(error):
+    class Broken(SentinelEnv):
+        def step(self, action):
+            raise error
+
+    with shoal.Serial([SentinelEnv, Broken]) as vec:
+        vec.reset(seed=0)
+        with pytest.raises(type(error)) as caught:
+            vec.step([0, 0])
+        assert caught.value is error
+        with pytest.raises(ResetNeeded, match=r"call reset\(\) first"):
+            vec.step([0, 0])
+        with pytest.raises(ResetNeeded, match=r"call reset\(\) first"):
+            vec.reset(options={"reset_mask": np.array([True, False])})
+        vec.reset()
+
+
+def test_a_failed_reset_can_be_repeated():
+    with shoal.Serial([SentinelEnv, partial(CrashEnv, 1, 0)]) as vec:
+        with pytest.raises(ValueError, match="failed as told"):
+            vec.reset(seed=0)
+        vec.set_attr("at", 99)
+        vec.reset(seed=0)
+        vec.step([0, 0])
+
+
+def test_a_first_reset_cannot_be_partial():
+    with shoal.Serial(SentinelEnv, 3) as vec:
+        with pytest.raises(ArgumentError, match="some envs have never been reset"):
+            vec.reset(options={"reset_mask": np.array([True, True, False])})
+        vec.reset(options={"reset_mask": np.ones(3, bool)})
+
+
+def test_repr_names_backend_env_and_counts():
+    with shoal.Serial(CARTPOLE, 3) as vec:
+        assert repr(vec) == "Serial(num_envs=3)"
+        vec.spec = gymnasium.spec("CartPole-v1")
+        assert repr(vec) == "Serial(CartPole-v1, num_envs=3)"
+
+
+def test_an_unknown_argument_is_an_error():
+    with pytest.raises(TypeError, match="num_workers"):
+        shoal.Serial(CARTPOLE, 2, num_workers=2)
+
+
+# -- data ---------------------------------------------------------------------------------------------------
+
+
+def test_an_env_may_keep_its_actions():
+    class Keeper(gymnasium.Env):
+        observation_space = sp.Box(-1, 1, (2,))
+        action_space = sp.Box(-1, 1, (2,))
+
+        def reset(self, *, seed=None, options=None):
+            self.kept = []
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action):
+            self.kept.append(action)
+            return action, 0.0, False, False, {}
+
+    with shoal.Serial(Keeper, 2) as vec:
+        vec.reset()
+        sent = [np.full((2, 2), x, np.float32) for x in (0.1, 0.2, 0.3)]
+        for actions in sent:
+            vec.step(actions)
+        kept = vec.get_attr("kept")
+        np.testing.assert_array_equal(np.array(kept[1]), np.array(sent)[:, 1])
+
+
+def test_discrete_actions_are_numpy_integers():
+    with shoal.Serial(lambda: SampleEnv(sp.Discrete(2), sp.Discrete(3)), 2) as vec:
+        vec.reset(seed=0)
+        vec.step([1, 2])
+        vec.step(np.array([0, 1], np.uint8))
+        assert [type(a) for a in vec.get_attr("actions")[0]] == [np.int64, np.int64]
+
+
+def test_dict_observations_with_copy_false_are_views_of_the_rows():
+    space = sp.Dict({"a": sp.Box(0, 1, (2,)), "b": sp.Discrete(3)})
+    with shoal.Serial(lambda: SampleEnv(space, sp.Discrete(2)), 3, copy=False) as vec:
+        first, _ = vec.reset(seed=0)
+        second, *_ = vec.step([0, 0, 0])
+        assert first is not second
+        assert np.shares_memory(first["a"], second["a"])
+        first.pop("a")  # the caller's own dict
+        assert set(vec.step([0, 0, 0])[0]) == {"a", "b"}
+
+
+def test_dict_observations_with_copy_true_are_contiguous_and_owned():
+    space = sp.Dict({"a": sp.Box(0, 1, (2,)), "b": sp.Discrete(3)})
+    with shoal.Serial(lambda: SampleEnv(space, sp.Discrete(2)), 3) as vec:
+        obs, _ = vec.reset(seed=0)
+        assert obs["a"].flags.c_contiguous
+        assert obs["a"].base is None
+
+
+def test_rewards_and_flags_are_always_the_callers():
+    with shoal.Serial([partial(SentinelEnv, i) for i in range(3)], copy=False) as vec:
+        vec.reset(seed=0)
+        _, *kept, _ = vec.step([1, 2, 3])
+        copies = [array.copy() for array in kept]
+        for _ in range(5):
+            vec.step([4, 5, 6])
+        assert difference(kept, copies) is None
+
+
+def test_final_obs_is_flat_when_the_vec_is():
+    space = sp.Dict({"a": sp.Box(0, 1, (2,)), "b": sp.Discrete(3)})
+    create = partial(SampleEnv, space, sp.Discrete(2), length=1)
+    with shoal.Serial(create, flat=True, autoreset_mode="SameStep") as vec:
+        vec.reset(seed=0)
+        infos = vec.step([0])[-1]
+        assert infos["final_obs"][0] in vec.single_observation_space
+
+
+@pytest.mark.parametrize(
+    ("space", "flat"),
+    [
+        (sp.Discrete(3, start=4), sp.Discrete(3)),
+        (sp.Box(-1, 1, (2, 2)), sp.Box(-1, 1, (2, 2))),
+        (sp.MultiDiscrete([3, 4]), sp.MultiDiscrete([3, 4])),
+        (sp.MultiBinary(3), sp.MultiDiscrete([2, 2, 2])),
+        (sp.Dict({"a": sp.Discrete(3, start=-1), "b": sp.MultiBinary(2)}), sp.MultiDiscrete([3, 2, 2])),
+        (
+            sp.Tuple((sp.Box(-1, 1, (2,)), sp.Box(0, 5, ()))),
+            sp.Box(np.float32([-1, -1, 0]), np.float32([1, 1, 5])),
+        ),
+        (sp.OneOf([sp.Discrete(3), sp.Discrete(2)]), sp.MultiDiscrete([2, 3, 2])),
+    ],
+    ids=str,
+)
+def test_flat_action_spaces(space, flat):
+    with shoal.Serial(lambda: SampleEnv(sp.Discrete(2), space), flat=True) as vec:
+        assert vec.single_action_space == flat
+
+
+def test_flat_actions_count_from_zero():
+    with shoal.Serial(lambda: SampleEnv(sp.Discrete(2), sp.Discrete(3, start=4)), 2, flat=True) as vec:
+        vec.reset()
+        vec.step([0, 2])
+        assert vec.get_attr("actions") == ([4], [6])
+        with pytest.raises(ValueError, match=r"expected integers from 4 to 6, got 7"):
+            vec.step([0, 3])
+
+
+def test_mixed_flat_actions_check_their_integers():
+    space = sp.Dict({"force": sp.Box(-1, 1, (2,)), "move": sp.Discrete(3)})
+    with shoal.Serial(lambda: SampleEnv(sp.Discrete(2), space), 2, flat=True) as vec:
+        vec.reset()
+        assert vec.single_action_space.shape == (3,)
+        vec.step(np.array([[0.5, -0.5, 2], [0, 0, 0]], np.float32))
+        assert vec.get_attr("actions")[0][0]["move"] == 2
+        for wrong, text in [
+            (1.5, "expected integers, got 1.5"),
+            (3, "from 0 to 2, got 3"),
+            (np.nan, "got nan"),
+        ]:
+            with pytest.raises(ValueError, match=rf'action\["move"\].*{text}'):
+                vec.step([[0, 0, wrong], [0, 0, 0]])
+        with pytest.raises(ValueError, match=r'action\["force"\] of env 1: expected numbers'):
+            vec.step([[0, 0, 0], [np.nan, 0, 0]])
+        with pytest.raises(ValueError, match=r"action: expected shape \(2, 3\)"):
+            vec.step([[0, 0], [0, 0]])
+        assert len(vec.get_attr("actions")[0]) == 1
+        for _ in range(50):
+            sample = vec.action_space.sample()
+            assert sample in vec.action_space
+            vec.step(sample)
+
+
+@pytest.mark.parametrize(
+    ("actions", "text"),
+    [
+        ({"a": [0, 0]}, r"expected a dict with the keys \['a', 'b'\], got the keys \['a'\]"),
+        ([{"a": 0}, {"a": 0}], r"expected a dict with the keys \['a', 'b'\], got a list"),
+        ({"a": [0, 0], "b": ["x"]}, r'action\["b"\]: expected a sequence of 2'),
+        ({"a": [0, 0], "b": "xy"}, r'action\["b"\]: expected a sequence of 2'),
+        ({"a": [0, 0], "b": 3}, r'action\["b"\]: expected a sequence of 2'),
+        ({"a": [0, 0], "b": ["x", "yyyy"]}, r'action\["b"\]: expected at most 3 characters'),
+    ],
+)
+def test_structured_actions_that_do_not_fit(actions, text):
+    space = sp.Dict({"a": sp.Discrete(2), "b": sp.Text(3)})
+    with shoal.Serial(lambda: SampleEnv(sp.Discrete(2), space), 2) as vec:
+        vec.reset()
+        with pytest.raises(shoal.errors.ActionError, match=text):
+            vec.step(actions)
+
+
+def test_tuple_actions_that_do_not_fit():
+    space = sp.Tuple((sp.Discrete(2), sp.Discrete(2)))
+    with shoal.Serial(lambda: SampleEnv(sp.Discrete(2), space), 3) as vec:
+        vec.reset()
+        with pytest.raises(shoal.errors.ActionError, match="expected a tuple of 2 batches"):
+            vec.step([(0, 0), (0, 0), (0, 0)])
+
+
+# -- statistics ---------------------------------------------------------------------------------------------
+
+
+def test_stats_count_transitions_and_not_autoresets():
+    with shoal.Serial([partial(SentinelEnv, i, 2) for i in range(3)]) as vec:
+        vec.async_reset(seed=0)
+        transitions = -3  # the first batch is a reset
+        for _ in range(20):
+            batch = vec.recv()
+            transitions += int((~batch.resets).sum())
+            vec.send([0, 0, 0])
+        batch = vec.recv()
+        transitions += int((~batch.resets).sum()) + 3
+        stats = vec.stats()
+        assert stats["env_steps"] == transitions < 60
+        assert stats["vector_steps"] == 20
+        assert stats["steps_per_second"] > 0
+
+
+def test_episode_stats_are_those_of_gymnasiums_wrapper():
+    ours = shoal.Serial([CARTPOLE] * 3, episode_stats=True)
+    theirs = gymnasium.wrappers.vector.RecordEpisodeStatistics(gymnasium.vector.SyncVectorEnv([CARTPOLE] * 3))
+    ours.reset(seed=0)
+    theirs.reset(seed=0)
+    theirs.action_space.seed(0)
+    seen = 0
+    for _ in range(200):
+        actions = theirs.action_space.sample()
+        mine, reference = ours.step(actions)[-1], theirs.step(actions)[-1]
+        assert mine.keys() == reference.keys()
+        if "episode" in mine:
+            seen += 1
+            assert difference(mine["_episode"], reference["_episode"]) is None
+            for key in "rl":
+                assert difference(mine["episode"][key], reference["episode"][key]) is None
+            assert (mine["episode"]["t"][mine["_episode"]] > 0).all()
+    assert seen > 5
+    ours.close()
+    theirs.close()
+
+
+def test_episode_stats_twice_is_an_error():
+    def create():
+        return gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make("CartPole-v1", max_episode_steps=2))
+
+    with shoal.Serial(create, episode_stats=True) as vec:
+        vec.reset()
+        vec.step([0])
+        with pytest.raises(ArgumentError, match=r"the envs already give infos\[.episode.\] themselves"):
+            vec.step([0])
+
+
+# -- snapshots ----------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_survives_pickling_and_moves_to_another_vec():
+    creators = [CARTPOLE] * 3
+    plan = np.random.default_rng(0).integers(0, 2, (60, 3))
+    with shoal.Serial(creators) as first, shoal.Serial(creators) as second:
+        first.reset(seed=0)
+        for actions in plan[:20]:
+            first.step(actions)
+        saved = pickle.loads(pickle.dumps(first.snapshot()))
+        future = [first.step(actions) for actions in plan[20:]]
+        second.restore(saved)
+        assert difference([second.step(actions) for actions in plan[20:]], future) is None
+
+
+def test_restoring_closes_the_envs_it_replaces():
+    with shoal.Serial(Tracked, 2) as vec:
+        vec.reset(seed=0)
+        saved = vec.snapshot()
+        old = vec.envs
+        vec.restore(saved)
+        assert [env.closed for env in old] == [1, 1]
+        assert all(new is not env for new, env in zip(vec.envs, old, strict=True))
+
+
+def test_an_env_that_cannot_be_pickled_says_so():
+    class Handle(SentinelEnv):
+        def __init__(self):
+            super().__init__()
+            self.handle = (n for n in range(3))
+
+    with shoal.Serial(Handle) as vec:
+        vec.reset()
+        with pytest.raises(SnapshotError, match=r"Handle cannot be pickled.*__getstate__"):
+            vec.snapshot()
+        vec.step([0])
+
+
+def test_a_snapshot_of_another_vec_is_refused():
+    with shoal.Serial(SentinelEnv, 2) as small, shoal.Serial(SentinelEnv, 3) as large:
+        small.reset()
+        large.reset()
+        with pytest.raises(SnapshotError, match="other rows"):
+            large.restore(small.snapshot())
+        large.step([0, 0, 0])
+
+
+def test_a_snapshot_cannot_be_taken_in_mid_flight():
+    with shoal.Serial(SentinelEnv) as vec:
+        vec.async_reset()
+        with pytest.raises(shoal.errors.AlreadyPending, match="before snapshot"):
+            vec.snapshot()
+
+
+# -- hierarchy ----------------------------------------------------------------------------------------------
+
+
+def test_a_foreign_vector_env_inside():
+    def create():
+        return gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="vector_entry_point")
+
+    with shoal.Serial(create, 2, autoreset_mode="NextStep", episode_stats=True) as vec:
+        assert vec.num_envs == 6
+        vec.reset(seed=0)
+        for _ in range(60):
+            obs, *_ = vec.step(vec.action_space.sample())
+        assert obs in vec.observation_space
+        assert vec.stats()["episodes"] > 0
+
+
+def test_gymnasiums_sync_vector_env_inside_is_the_same_as_its_envs():
+    def inner():
+        return gymnasium.vector.SyncVectorEnv([CARTPOLE] * 2)
+
+    with shoal.Serial(inner, 2) as nested, shoal.Serial(CARTPOLE, 4) as flat:
+        assert difference(nested.reset(seed=3), flat.reset(seed=3)) is None
+        nested.set_attr("gravity", [1.0, 2.0, 3.0, 4.0])
+        flat.set_attr("gravity", [1.0, 2.0, 3.0, 4.0])
+        assert nested.get_attr("gravity") == (1.0, 2.0, 3.0, 4.0)
+        flat.action_space.seed(0)
+        for _ in range(60):
+            actions = flat.action_space.sample()
+            assert difference(nested.step(actions), flat.step(actions)) is None
+        chosen = np.array([True, False, False, True])
+        pair = [vec.reset(seed=[1, 2, 3, 4], options={"reset_mask": chosen}) for vec in (nested, flat)]
+        assert difference(*pair) is None
+        assert len(nested.envs) == 4
+
+
+def test_the_modes_must_agree():
+    with pytest.raises(
+        ArgumentError, match=r"uses AutoresetMode.SAME_STEP, this vec AutoresetMode.NEXT_STEP"
+    ):
+        shoal.Serial(lambda: shoal.Serial(CARTPOLE, 2, autoreset_mode="SameStep"))
+
+
+def test_hierarchy_with_agents_and_snapshots():
+    class Pair(shoal.Env):
+        observation_space = sp.Box(0, 99, (1,))
+        action_space = sp.Discrete(9)
+        num_agents = 2
+
+        def reset(self, seed=None, options=None):
+            self.count = 0
+            self.observations[:] = 0
+
+        def step(self, actions):
+            self.count += 1
+            self.observations[:] = self.count
+            self.rewards[:] = actions
+            self.terminations[:] = (self.count == 2, self.count == 3)
+
+    with shoal.Serial(lambda: shoal.Serial(Pair, 2), 2) as nested, shoal.Serial(Pair, 4) as flat:
+        assert (nested.num_envs, nested.num_rows) == (flat.num_envs, flat.num_rows) == (4, 8)
+        for vec in (nested, flat):
+            vec.async_reset(seed=0)
+        for number in range(9):
+            mine, reference = nested.recv(), flat.recv()
+            assert difference(mine, reference) is None, number
+            if number == 4:
+                saved = nested.snapshot()
+                nested.restore(saved)
+            for vec in (nested, flat):
+                vec.send(np.arange(8))
