@@ -62,7 +62,7 @@ class ActionWriter:
         Raises:
             ActionError: If any needed action does not fit. No env has moved.
         """
-        taken = None if needed.all() else needed
+        taken = None if np.count_nonzero(needed) == len(needed) else needed
         try:
             if self._codec is None:
                 self._packer.write(actions, taken)
@@ -85,7 +85,7 @@ class ActionWriter:
             self._refuse(index, np.isnan(columns[index]), needed)
 
     def _refuse(self, index: int, wrong: NDArray[np.bool_], needed: NDArray[np.bool_]) -> None:
-        if not wrong.any():
+        if not np.count_nonzero(wrong):
             return
         columns, field = self._packer.columns, self._layout.fields[index]
         in_rows = wrong.reshape(len(wrong), -1).any(1) & needed & self._layout.counts(index, columns)

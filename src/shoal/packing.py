@@ -22,11 +22,13 @@ def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> NDArray[Any]:
     Raises:
         Misfit: On another shape, another kind of number, or an integer that does not fit.
     """
+    shape = (*lead, *field.shape)
+    if type(value) is np.ndarray and value.dtype == field.dtype and value.shape == shape:
+        return value
     try:
         array = np.asarray(value)
     except ValueError:  # ragged lists
         array = np.asarray(None)
-    shape = (*lead, *field.shape)
     integers = array.dtype.kind in "iu" and field.dtype.kind in "iu"
     # Python's own ints have no dtype to speak of: they fit if their value does.
     untyped = integers and not isinstance(value, (np.ndarray, np.generic))

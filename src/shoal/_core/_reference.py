@@ -175,7 +175,9 @@ class Stepper:
             self._plain = row_views(column), root.field.dtype, root.field.shape
         self._actions = action.columns(arena.actions, arena.action_objects)
         self._split = action.root.split
-        self._starts = np.ones(len(arena), np.bool_)
+        # Rows whose next transition begins an episode. Their totals are cleared only then, so that those of a
+        # finished episode can be read until its successor's first transition.
+        self._beginning = list(range(len(arena)))
         self._adopt(envs)
 
     def _adopt(self, envs: Sequence[SteppedEnv]) -> None:
@@ -203,7 +205,9 @@ class Stepper:
             name_env(error, self._first_env + row, "reset")
             raise
         self._arena.mask[chosen] = True
-        begin_episodes(self._arena, chosen, self._starts)
+        self._beginning = [row for row in self._beginning if not chosen[row]]
+        self._beginning += np.flatnonzero(chosen).tolist()
+        begin_episodes(self._arena, chosen)
         return infos
 
     def step(self) -> Infos:
@@ -211,19 +215,20 @@ class Stepper:
         arena, write = self._arena, self._write
         views, dtype, shape = self._plain
         same_step = self._mode is AutoresetMode.SAME_STEP
-        acting = arena.mask.copy()
+        acting = arena.mask.tolist()
         # Copied, because an env may keep the action it was given.
         actions = self._split([column.copy() for column in self._actions], len(acting))
-        # A plain list: setting one entry of an array costs more than all else here.
-        rewards: list[Any] = [0.0] * len(actions)
+        # Work that only episode ends need is done only for the rows that have one, and rewards go through a
+        # plain list: an operation on a whole array costs as much as stepping a small env.
+        rewards: list[Any] = [0.0] * len(acting)
         arena.terminations[:] = False
         arena.truncations[:] = False
+        ended: list[int] = []
+        restarted: list[int] = []
         infos: Infos = []
         row = 0
         try:
-            for row, (acts, step, action) in enumerate(
-                zip(acting.tolist(), self._steps, actions, strict=True)
-            ):
+            for row, (acts, step, action) in enumerate(zip(acting, self._steps, actions, strict=True)):
                 if acts:
                     result = step(action)
                     if type(result) is not tuple or len(result) != 5:
@@ -234,6 +239,7 @@ class Stepper:
                     else:
                         write(row, obs)
                     if terminated or truncated:
+                        ended.append(row)
                         arena.terminations[row], arena.truncations[row] = terminated, truncated
                         if same_step:
                             final = {"final_obs": self._final(row, obs), "final_info": info}
@@ -241,6 +247,7 @@ class Stepper:
                             obs, info = self._envs[row].restart()
                             write(row, obs)
                 else:
+                    restarted.append(row)
                     obs, info = self._envs[row].restart()
                     write(row, obs)
                 if info:
@@ -250,9 +257,15 @@ class Stepper:
         except Exception as error:
             name_env(error, self._first_env + row, "step")
             raise
+        self._write_rewards(rewards)
+        self._settle(acting, ended, restarted)
+        return infos
+
+    def _write_rewards(self, rewards: list[Any]) -> None:
+        column = self._arena.rewards
         try:
-            arena.rewards[:] = rewards
-            wrong = np.isnan(arena.rewards).any() and any(reward is None for reward in rewards)
+            column[:] = rewards
+            wrong = np.count_nonzero(np.isnan(column)) > 0 and any(r is None for r in rewards)
         except (TypeError, ValueError):
             wrong = True
         if wrong:
@@ -260,9 +273,27 @@ class Stepper:
             problem = f"expected a number, got {describe(rewards[row])}"
             misfit = Misfit((), problem, root="reward", is_type=True)
             raise observation_error(misfit, self._first_env + row, "step")
-        done = settle(arena, acting, self._starts)
-        arena.mask[:] = True if same_step else ~done
-        return infos
+
+    def _settle(self, acting: list[bool], ended: list[int], restarted: list[int]) -> None:
+        """Bring the episode totals, `resets` and `mask` up to date."""
+        arena = self._arena
+        if self._beginning:
+            arena.episode_returns[self._beginning] = 0.0
+            arena.episode_lengths[self._beginning] = 0
+        np.add(arena.episode_returns, arena.rewards, out=arena.episode_returns)
+        arena.resets[:] = False
+        if restarted:
+            arena.resets[restarted] = True
+            np.add(arena.episode_lengths, acting, out=arena.episode_lengths)
+        else:
+            np.add(arena.episode_lengths, 1, out=arena.episode_lengths)
+        if self._mode is AutoresetMode.SAME_STEP:
+            self._beginning = ended
+        else:
+            self._beginning = restarted
+            arena.mask[:] = True
+            if ended:
+                arena.mask[ended] = False
 
     def _final(self, row: int, obs: Any) -> Any:
         # Copied, because an env may reuse its buffer for the first observation of the next episode.
@@ -272,11 +303,11 @@ class Stepper:
 
     def state(self) -> dict[str, Any]:
         """What a snapshot needs besides the envs and the arena."""
-        return {"starts": self._starts.copy()}
+        return {"beginning": list(self._beginning)}
 
     def load(self, state: dict[str, Any], envs: Sequence[SteppedEnv]) -> None:
         """Continue from a `state`, with envs taken from the same snapshot."""
-        self._starts[:] = state["starts"]
+        self._beginning = list(state["beginning"])
         self._adopt(envs)
 
 
@@ -302,35 +333,8 @@ def is_number(reward: Any) -> bool:
     return reward is not None
 
 
-def settle(arena: Arena, acting: NDArray[np.bool_], starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Bring `resets` and the episode totals up to date after a step.
-
-    Args:
-        arena: The rows; rewards and flags are written.
-        acting: Rows that took their action.
-        starts: Rows whose next transition begins an episode. Their totals are cleared only then, so
-            that those of a finished episode can be read until its successor's first transition.
-
-    Returns:
-        The rows whose episode has just ended.
-    """
-    if starts.any():
-        begun = acting & starts
-        arena.episode_returns[begun] = 0.0
-        arena.episode_lengths[begun] = 0
-        starts ^= begun
-    # Rows that did not act have no reward.
-    np.add(arena.episode_returns, arena.rewards, out=arena.episode_returns)
-    np.add(arena.episode_lengths, acting, out=arena.episode_lengths)
-    done: NDArray[np.bool_] = arena.terminations | arena.truncations
-    starts |= done
-    np.logical_not(acting, out=arena.resets)
-    return done
-
-
-def begin_episodes(arena: Arena, rows: NDArray[np.bool_], starts: NDArray[np.bool_]) -> None:
+def begin_episodes(arena: Arena, rows: NDArray[np.bool_]) -> None:
     """Bring the columns up to date after a reset of some rows."""
-    starts |= rows
     arena.episode_returns[rows] = 0.0
     arena.episode_lengths[rows] = 0
     # No row carries a transition now, so that none is counted twice.

@@ -10,10 +10,11 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal._core._faults import name_env, observation_error
-from shoal._core._reference import Infos, begin_episodes, settle
+from shoal._core._reference import Infos
 from shoal.buffers import Arena
 from shoal.env import Env
 from shoal.layout import Layout, Misfit
+from shoal.vector._episodes import Episodes
 
 
 class InPlaceStepper:
@@ -32,7 +33,7 @@ class InPlaceStepper:
     ) -> None:
         self._arena, self._observation, self._mode = arena, observation, mode
         self._first_env, self._flat, self._agents = first_env, flat, envs[0].num_agents
-        self._starts = np.ones(len(arena), np.bool_)
+        self._episodes = Episodes(arena)
         self._bind(envs)
 
     def _bind(self, envs: Sequence[Env]) -> None:
@@ -51,7 +52,7 @@ class InPlaceStepper:
         infos: Infos = []
         for index in np.flatnonzero(chosen).tolist():
             infos += self._reset_one(index, seeds[index], options)
-        begin_episodes(self._arena, np.repeat(chosen, self._agents), self._starts)
+        self._episodes.begin(np.repeat(chosen, self._agents))
         return infos
 
     def _reset_one(self, index: int, seed: int | None, options: dict[str, Any] | None) -> Infos:
@@ -85,7 +86,7 @@ class InPlaceStepper:
                     infos.append((row, final))
                 said = self._reset_one(index, None, None)
             infos += said
-        settle(self._arena, acting, self._starts)
+        self._episodes.settle(acting)
         return infos
 
     def _call(self, index: int, verb: str, *args: Any, **kwargs: Any) -> Infos:
@@ -109,9 +110,9 @@ class InPlaceStepper:
 
     def state(self) -> dict[str, Any]:
         """What a snapshot needs besides the envs and the arena."""
-        return {"starts": self._starts.copy()}
+        return {"starts": self._episodes.starts.copy()}
 
     def load(self, state: dict[str, Any], envs: Sequence[Env]) -> None:
         """Continue from a `state`, with envs taken from the same snapshot."""
-        self._starts[:] = state["starts"]
+        self._episodes.starts[:] = state["starts"]
         self._bind(envs)

@@ -11,10 +11,11 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from numpy.typing import NDArray
 
 from shoal._core._faults import name_env, observation_error
-from shoal._core._reference import Infos, begin_episodes, settle
+from shoal._core._reference import Infos
 from shoal.buffers import Arena
 from shoal.layout import Layout, Misfit
 from shoal.packing import BatchPacker
+from shoal.vector._episodes import Episodes
 from shoal.vector.infos import split_infos
 
 
@@ -37,7 +38,7 @@ class NestedStepper:
         self._mode, self._first_env, self._flat = mode, first_env, flat
         self._agents = len(arena) // self._vec.num_envs
         self._packer = BatchPacker(observation, arena.observations, arena.observation_objects)
-        self._starts = np.ones(len(arena), np.bool_)
+        self._episodes = Episodes(arena)
 
     def reset(
         self,
@@ -59,7 +60,7 @@ class NestedStepper:
         self._write(obs, "reset")
         rows = np.repeat(chosen, self._agents)
         self._arena.mask[rows] = True
-        begin_episodes(self._arena, rows, self._starts)
+        self._episodes.begin(rows)
         return self._infos(infos)
 
     def step(self) -> Infos:
@@ -73,7 +74,7 @@ class NestedStepper:
         arena.rewards[:] = np.where(acting, rewards, 0.0)
         arena.terminations[:] = terminations
         arena.truncations[:] = truncations
-        done = settle(arena, acting, self._starts)
+        done = self._episodes.settle(acting)
         arena.mask[:] = True if self._mode is AutoresetMode.SAME_STEP else ~done
         inner_mask = getattr(self._vec, "mask", None)
         if inner_mask is not None:
@@ -103,9 +104,9 @@ class NestedStepper:
 
     def state(self) -> dict[str, Any]:
         """What a snapshot needs besides the envs and the arena."""
-        return {"starts": self._starts.copy()}
+        return {"starts": self._episodes.starts.copy()}
 
     def load(self, state: dict[str, Any], envs: Sequence[GymnasiumVectorEnv[Any, Any, Any]]) -> None:
         """Continue from a `state`, with the vector env taken from the same snapshot."""
-        self._starts[:] = state["starts"]
+        self._episodes.starts[:] = state["starts"]
         (self._vec,) = envs

@@ -1,0 +1,82 @@
+"""Step a Gymnasium env through Shoal and through Gymnasium's own vector env, side by side.
+
+Both get the same actions in turns of about 50 ms, because a shared machine changes its speed from one second to
+the next: only what was measured together can be compared.
+
+    make run
+    make run ARGS="--env Acrobot-v1 --num-envs 16 --seconds 5"
+"""
+
+import argparse
+import statistics
+import time
+
+import gymnasium
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+import shoal
+
+
+def measure(vec: gymnasium.vector.VectorEnv, actions: list, seconds: float) -> float:
+    """Vector steps per second over about `seconds`."""
+    begun, steps = time.perf_counter(), 0
+    while True:
+        for batch in actions:
+            vec.step(batch)
+        steps += len(actions)
+        elapsed = time.perf_counter() - begun
+        if elapsed >= seconds:
+            return steps / elapsed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--env", default="CartPole-v1", help="any Gymnasium id")
+    parser.add_argument("--num-envs", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    args = parser.parse_args()
+
+    creators = [lambda: gymnasium.make(args.env)] * args.num_envs
+    contestants = {
+        "shoal.Serial": shoal.Serial(creators, copy=False),
+        "gymnasium SyncVectorEnv": gymnasium.vector.SyncVectorEnv(creators, copy=False),
+    }
+    space = contestants["shoal.Serial"].action_space
+    space.seed(0)
+    actions = [space.sample() for _ in range(10)]
+    for vec in contestants.values():
+        vec.reset(seed=0)
+        measure(vec, actions, 0.1)
+
+    turns = max(4, round(args.seconds / 0.1))
+    rates: dict[str, list[float]] = {name: [] for name in contestants}
+    console = Console()
+    with Progress(console=console, transient=True) as progress:
+        for turn in progress.track(range(turns), description=f"{args.num_envs} x {args.env}"):
+            order = list(contestants) if turn % 2 else list(reversed(contestants))
+            for name in order:
+                rates[name].append(args.num_envs * measure(contestants[name], actions, 0.05))
+    for vec in contestants.values():
+        vec.close()
+
+    ours, theirs = rates.values()
+    ratios = np.array(ours) / np.array(theirs)
+    table = Table(title=f"{args.num_envs} x {args.env}, one process, {turns} turns each")
+    table.add_column("vector env")
+    table.add_column("rows per second", justify="right")
+    for name, measured in rates.items():
+        table.add_row(name, f"{statistics.median(measured):,.0f}")
+    console.print(table)
+    low, high = np.quantile(ratios, [0.25, 0.75])
+    console.print(
+        f"shoal / gymnasium: {np.median(ratios):.2f} (half of all turns between {low:.2f} and {high:.2f})"
+    )
+
+
+if __name__ == "__main__":
+    main()
