@@ -1,7 +1,7 @@
 """Step a Gymnasium env through Shoal and through Gymnasium's own vector env, side by side.
 
-Both get the same actions in turns of about 50 ms, because a shared machine changes its speed from one second to
-the next: only what was measured together can be compared.
+Both get the same actions in turns of about 50 ms, because a shared machine changes its speed from one second
+to the next: only what was measured together can be compared.
 
     make run
     make run ARGS="--env Acrobot-v1 --num-envs 16 --seconds 5"

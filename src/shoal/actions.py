@@ -50,11 +50,19 @@ class ActionWriter:
         self.single_space: Space[Any] = layout.space if self._codec is None else self._codec.space
         # Fields with limits to check: discrete ones for their range, floats for NaN.
         self._ranges = [
-            (index, *field.bounds())
+            self._range(index)
             for index, field in enumerate(layout.fields)
             if is_discrete(field) and field.kind is not Kind.OBJECT
         ]
         self._floats = [i for i, field in enumerate(layout.fields) if field.dtype.kind == "f"]
+
+    def _range(self, index: int) -> tuple[int, NDArray[Any], Any, Any]:
+        """A field's column with its bounds; no lower bound if the upper one catches all."""
+        column, (low, high) = self._packer.columns[index], self._layout.fields[index].bounds()
+        if np.any(low):
+            return index, column, low, high
+        # Read as unsigned, a negative number is above every bound: one comparison does for both.
+        return index, column.view(f"u{column.itemsize}"), None, high.astype(f"u{column.itemsize}")
 
     def write(self, actions: Any, needed: NDArray[np.bool_]) -> None:
         """Write the actions of the rows that need one; the others may hold anything.
@@ -77,12 +85,13 @@ class ActionWriter:
         self._check_values(needed)
 
     def _check_values(self, needed: NDArray[np.bool_]) -> None:
-        columns = self._packer.columns
-        for index, low, high in self._ranges:
-            column = columns[index]
-            self._refuse(index, (column < low) | (column > high), needed)
+        for index, column, low, high in self._ranges:
+            wrong = column > high
+            if low is not None:
+                wrong |= column < low
+            self._refuse(index, wrong, needed)
         for index in self._floats:
-            self._refuse(index, np.isnan(columns[index]), needed)
+            self._refuse(index, np.isnan(self._packer.columns[index]), needed)
 
     def _refuse(self, index: int, wrong: NDArray[np.bool_], needed: NDArray[np.bool_]) -> None:
         if not np.count_nonzero(wrong):
@@ -125,7 +134,8 @@ class MixedBox(spaces.Box):
     def sample(self, mask: None = None, probability: None = None) -> NDArray[Any]:
         """A random element, uniform over the integers where integers belong."""
         sample = super().sample(mask, probability)
-        low, high = self.low[self.whole], self.high[self.whole]
+        limit = 2**53  # beyond it a float64 cannot tell one integer from the next
+        low, high = (bound[self.whole].clip(-limit, limit) for bound in (self.low, self.high))
         sample[self.whole] = self.np_random.integers(low.astype(int), high.astype(int), endpoint=True)
         return sample
 

@@ -14,7 +14,8 @@ class Batch(NamedTuple):
     obs: Any
     """Observations, [R, ...]; nested if the space is and the vec is not flat."""
     rewards: NDArray[np.float64]
-    """[R]; 0 where the row carries no transition."""
+    """[R]; 0 where the row carries no transition. Those of a row that waits (`mask` was clear, `resets` is
+    too) belong to its last action."""
     terminations: NDArray[np.bool_]
     """[R]: the transition ended the row's episode by itself."""
     truncations: NDArray[np.bool_]
@@ -22,7 +23,8 @@ class Batch(NamedTuple):
     mask: NDArray[np.bool_]
     """[R]: the row needs an action now; actions for other rows are not read."""
     resets: NDArray[np.bool_]
-    """[R]: the row carries no transition; its observation begins an episode, or its agent is dead."""
+    """[R]: the row carries no transition: it was reset, its agent has finished, or a reset of other envs
+    left it alone."""
     env_ids: NDArray[np.int64]
     """[R]: the env of each row."""
     agent_ids: NDArray[np.int64]

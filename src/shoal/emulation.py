@@ -18,6 +18,7 @@ from typing import Any
 
 import gymnasium
 from gymnasium import Space, spaces
+from gymnasium.logger import warn
 from gymnasium.vector import VectorEnv
 
 from shoal.env import Env
@@ -48,6 +49,7 @@ class SingleEnv:
         )
         parameters = inspect.signature(env.reset).parameters
         anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        self._warned = False
         self._takes_seed = anything or "seed" in parameters
         self._takes_options = anything or "options" in parameters
 
@@ -64,15 +66,22 @@ class SingleEnv:
         arguments: dict[str, Any] = {}
         if self._takes_seed:
             arguments["seed"] = seed
-        elif seed is not None and hasattr(self.env, "seed"):
-            self.env.seed(seed)
+        elif seed is not None:
+            self._seed_old(seed)
         if self._takes_options:
-            arguments["options"] = options
+            arguments["options"] = options and dict(options)  # an env may change its own copy
         elif options:
             raise ArgumentTypeError(
                 f"options: reset() of {type(self.env).__name__} takes none, got {options!r}"
             )
         return self._with_info(self.env.reset(**arguments))
+
+    def _seed_old(self, seed: int) -> None:
+        if hasattr(self.env, "seed"):
+            self.env.seed(seed)
+        elif not self._warned:
+            self._warned = True
+            warn(f"{type(self.env).__name__} takes no seed, by reset(seed=...) or seed(): it was not seeded")
 
     def restart(self) -> tuple[Any, dict[str, Any]]:
         """Begin the next episode where the env's own random stream stands."""
@@ -117,7 +126,7 @@ def adopt(env: Any) -> SingleEnv | Env | VectorEnv[Any, Any, Any]:
     Raises:
         ArgumentTypeError: If it is no env.
     """
-    if isinstance(env, (Env, VectorEnv)):
+    if isinstance(env, VectorEnv):
         return env
     if hasattr(env, "possible_agents"):
         raise ArgumentTypeError(
@@ -133,7 +142,7 @@ def adopt(env: Any) -> SingleEnv | Env | VectorEnv[Any, Any, Any]:
         raise ArgumentTypeError(
             f"a creator must return an env, got {type(env).__name__} without {', '.join(missing)}"
         )
-    return SingleEnv(env)
+    return env if isinstance(env, Env) else SingleEnv(env)
 
 
 def to_gymnasium_space(space: Any) -> Space[Any]:

@@ -8,9 +8,13 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
+from shoal._core import Packer
 from shoal.buffers import Arena
 from shoal.errors import ArgumentError
 from shoal.layout import Layout
+
+_BOUND = ("observations", "actions", "rewards", "terminations", "truncations", "mask", "_packer")
+"""What `bind` sets: it belongs to the rows, not to the env."""
 
 
 class Env:
@@ -26,9 +30,9 @@ class Env:
 
     - An agent whose ``terminations`` or ``truncations`` the env sets has finished: this transition is
       its last, and its ``mask`` is cleared after the step.
-    - An agent whose ``mask`` is clear does not act: its action is not read and its row carries no
-      transition. The env may clear ``mask`` itself (an agent that waits its turn) and set it again (an
-      agent that returns; its row then begins an episode).
+    - An agent whose ``mask`` is clear does not act, and its action is not read. The env may clear ``mask``
+      of an agent that waits for its turn: rewards and ends that it gets meanwhile belong to its last
+      action. The env may set ``mask`` of an agent that had finished: it returns and begins an episode.
     - When no agent is left to act, the episode is over and the vec resets the env, as its autoreset
       mode says.
 
@@ -87,7 +91,7 @@ class Env:
         if len(rows) != self.num_agents:
             raise ArgumentError(f"expected {self.num_agents} rows, one per agent, got {len(rows)}")
         observation, action = Layout(self.observation_space), Layout(self.action_space)
-        self._rows, self._observation = rows, observation
+        self._packer = Packer(observation, rows.observations)
         self.observations: Any = observation.root.views(observation.columns(rows.observations))
         self.actions: Any = action.root.views(action.columns(rows.actions))
         self.rewards: NDArray[np.float64] = rows.rewards
@@ -97,8 +101,7 @@ class Env:
 
     def __getattr__(self, name: str) -> Any:
         """Give an env that stands alone rows of its own, the first time it needs them."""
-        bound = ("observations", "actions", "rewards", "terminations", "truncations", "mask", "_rows")
-        if name not in bound:
+        if name not in _BOUND:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         layouts = Layout(self.observation_space), Layout(self.action_space)
         self.bind(Arena.allocate(self.num_agents, *layouts))
@@ -106,20 +109,14 @@ class Env:
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the rows, which belong to the vec."""
-        bound = ("observations", "actions", "rewards", "terminations", "truncations", "mask")
-        private = ("_rows", "_observation", "_packer")
-        return {k: v for k, v in self.__dict__.items() if k not in (*bound, *private)}
+        return {name: value for name, value in self.__dict__.items() if name not in _BOUND}
 
     def write(self, agent: int, value: Any) -> None:
         """Pack a whole observation into the row of an agent.
 
         Raises:
-            Misfit: If it does not fit; a vec turns this into an `ObservationError`.
+            ObservationError: If it does not fit.
         """
-        from shoal._core import Packer
-
-        if "_packer" not in self.__dict__:
-            self._packer = Packer(self._observation, self._rows.observations)
         self._packer.write(agent, value)
 
     def reset(

@@ -119,8 +119,8 @@ class Field:
         return "".join(self.alphabet[code] for code in taken[:end])
 
 
-class Misfit(Exception):
-    """A value that does not fit its field; whoever knows the env turns it into a public error."""
+class Misfit(ObservationError):
+    """A value that does not fit its field; whoever knows the env says so in an error of its own."""
 
     def __init__(self, path: Path, problem: str, *, root: str = "", is_type: bool = False) -> None:
         super().__init__(f"{where(path, root or 'value')}: {problem}")
@@ -497,6 +497,11 @@ class Layout:
 
     def value(self, flat: NDArray[Any]) -> Any:
         """The value that one flat row was packed from, as a copy."""
+        if np.ndim(flat) != len(self.flat_shape):
+            raise ArgumentError(
+                f"expected one flat row of shape {self.flat_shape}, got {describe(flat)}. "
+                "For a batch, call value() for each row or unpack() for views."
+            )
         rows = self.rows(flat)[None].copy()
         return self.root.split(self.columns(rows), 1)[0]
 
@@ -535,7 +540,7 @@ def _structured(node: Node, nbytes: int) -> np.dtype[Any]:
                 continue
             else:
                 part, offset = np.dtype((member.dtype, member.shape)), member.offset
-            names.append(name)
+            names.append(name if name not in names else f"{name} (another)")
             formats.append(part)
             offsets.append(offset)
         return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": nbytes})

@@ -62,6 +62,10 @@ def test_what_gymnasium_merges_well_is_merged_the_same(each):
 def test_integers_too_large_for_an_array_are_kept():
     merged = merge_infos([(0, {"n": 2**70}), (1, {"n": 1})], 2)
     assert merged["n"].tolist() == [2**70, 1]
+    merged = merge_infos([(0, {"n": 2**60 + 1}), (1, {"n": 0.5})], 2)
+    assert merged["n"].tolist() == [2**60 + 1, 0.5]
+    merged = merge_infos([(0, {"n": np.uint64(2**63 + 1)}), (1, {"n": 1})], 2)
+    assert merged["n"].tolist() == [2**63 + 1, 1]
 
 
 def test_infos_without_masks_belong_to_every_row():

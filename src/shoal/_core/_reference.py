@@ -198,7 +198,7 @@ class Stepper:
                     obs, info = env.reset(seeds[row], options)
                     self._write(row, obs)
                     if info:
-                        infos.append((row, info))
+                        infos.append((row, checked(info)))
         except Misfit as misfit:
             raise observation_error(misfit, self._first_env + row, "reset") from None
         except Exception as error:
@@ -212,7 +212,7 @@ class Stepper:
 
     def step(self) -> Infos:
         """Step every env once, as its mode says, with the actions in the arena."""
-        arena, write = self._arena, self._write
+        arena, write, ndarray = self._arena, self._write, np.ndarray
         views, dtype, shape = self._plain
         same_step = self._mode is AutoresetMode.SAME_STEP
         acting = arena.mask.tolist()
@@ -234,7 +234,7 @@ class Stepper:
                     if type(result) is not tuple or len(result) != 5:
                         result = five(result)
                     obs, rewards[row], terminated, truncated, info = result
-                    if type(obs) is np.ndarray and obs.dtype is dtype and obs.shape == shape:
+                    if type(obs) is ndarray and obs.dtype is dtype and obs.shape == shape:
                         views[row][...] = obs
                     else:
                         write(row, obs)
@@ -242,7 +242,7 @@ class Stepper:
                         ended.append(row)
                         arena.terminations[row], arena.truncations[row] = terminated, truncated
                         if same_step:
-                            final = {"final_obs": self._final(row, obs), "final_info": info}
+                            final = {"final_obs": self._final(row, obs), "final_info": keep(info)}
                             infos.append((row, final))
                             obs, info = self._envs[row].restart()
                             write(row, obs)
@@ -251,7 +251,7 @@ class Stepper:
                     obs, info = self._envs[row].restart()
                     write(row, obs)
                 if info:
-                    infos.append((row, info))
+                    infos.append((row, checked(info)))
         except Misfit as found:
             raise observation_error(found, self._first_env + row, "step") from None
         except Exception as error:
@@ -320,8 +320,23 @@ def five(result: Any) -> Any:
     if len(result) == 5:
         return result
     obs, reward, done, info = result
+    info = checked(info or {})
     truncated = bool(done) and bool(info.get("TimeLimit.truncated", False))
     return obs, reward, bool(done) and not truncated, truncated, info
+
+
+def checked(info: Any) -> dict[str, Any]:
+    """An info that really is one."""
+    if not isinstance(info, dict):
+        raise Misfit((), f"expected a dict, got {describe(info)}", root="info", is_type=True)
+    return info
+
+
+def keep(info: Any) -> Any:
+    """An info whose arrays a later reset cannot change any more."""
+    if isinstance(info, dict):
+        return {key: keep(value) for key, value in info.items()}
+    return info.copy() if isinstance(info, np.ndarray) else info
 
 
 def is_number(reward: Any) -> bool:

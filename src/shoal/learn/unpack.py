@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from shoal.errors import ArgumentError
+from shoal.errors import ArgumentError, ArgumentTypeError
 from shoal.layout import Branch, Choice, Layout, Leaf, Node
 
 # torch's dtype for each of NumPy's, by name; those it lacks cannot be unpacked.
@@ -44,6 +44,11 @@ def unpack(obs: torch.Tensor, layout: Layout) -> Any:
         >>> nested["map"].shape, nested["pos"].dtype
         (torch.Size([5, 2, 2]), torch.int64)
     """
+    if not isinstance(obs, torch.Tensor):
+        raise ArgumentTypeError(
+            f"expected a tensor, got {type(obs).__name__}: pass torch.from_numpy(obs), or call "
+            "layout.unpack(obs)"
+        )
     flat_shape = tuple(layout.flat_shape)
     lead = obs.shape[: obs.dim() - len(flat_shape)]
     if obs.dtype != _TORCH.get(layout.flat_dtype_name) or tuple(obs.shape[len(lead) :]) != flat_shape:

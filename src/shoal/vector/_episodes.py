@@ -27,7 +27,7 @@ class Episodes:
         begin_episodes(self._arena, rows)
 
     def settle(self, acting: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """A step has been written; `acting` rows took their action, the others have no reward.
+        """A step has been written; `acting` rows took their action.
 
         Returns:
             The rows whose episode has just ended.
@@ -38,7 +38,8 @@ class Episodes:
         arena.episode_lengths[begun] = 0
         np.add(arena.episode_returns, arena.rewards, out=arena.episode_returns)
         np.add(arena.episode_lengths, acting, out=arena.episode_lengths)
-        np.logical_not(acting, out=arena.resets)
+        # A row that neither acts nor begins an episode waits: it has not been reset.
+        np.logical_and(self.starts, ~acting, out=arena.resets)
         done: NDArray[np.bool_] = arena.terminations | arena.truncations
         self.starts ^= begun
         self.starts |= done

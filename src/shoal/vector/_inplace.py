@@ -10,10 +10,10 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal._core._faults import name_env, observation_error
-from shoal._core._reference import Infos
+from shoal._core._reference import Infos, keep
 from shoal.buffers import Arena
 from shoal.env import Env
-from shoal.layout import Layout, Misfit
+from shoal.layout import Layout, Misfit, describe
 from shoal.vector._episodes import Episodes
 
 
@@ -41,6 +41,7 @@ class InPlaceStepper:
         self._rows = [self._arena.rows(i * self._agents, (i + 1) * self._agents) for i in range(len(envs))]
         for env, rows in zip(envs, self._rows, strict=True):
             env.bind(rows)
+        self._observations = [env.observations for env in envs]
 
     def reset(
         self,
@@ -57,7 +58,7 @@ class InPlaceStepper:
 
     def _reset_one(self, index: int, seed: int | None, options: dict[str, Any] | None) -> Infos:
         self._rows[index].mask[:] = True
-        return self._call(index, "reset", seed=seed, options=options)
+        return self._call(index, "reset", seed=seed, options=options and dict(options))
 
     def step(self) -> Infos:
         """Step every env that has somebody to act; reset the others."""
@@ -73,17 +74,15 @@ class InPlaceStepper:
                 infos += self._reset_one(index, None, None)
                 continue
             said = self._call(index, "step", self._envs[index].actions)
-            # What an env writes for an agent that did not act is no transition.
+            # An agent that has finished, or has not acted yet, has no transition; one that waits for its
+            # turn has: what happens to it meanwhile belongs to its last action.
+            absent = ~acts & self._episodes.starts[first : first + self._agents]
             for column in (rows.rewards, rows.terminations, rows.truncations):
-                column[~acts] = 0
+                column[absent] = 0
             done = rows.terminations | rows.truncations
             rows.mask[done] = False
             if self._mode is AutoresetMode.SAME_STEP and not rows.mask.any():
-                own = dict(said)
-                for agent in np.flatnonzero(done):
-                    row = first + int(agent)
-                    final = {"final_obs": self._final(row), "final_info": own.get(row, {})}
-                    infos.append((row, final))
+                infos += self._finals(index, done, dict(said))
                 said = self._reset_one(index, None, None)
             infos += said
         self._episodes.settle(acting)
@@ -97,9 +96,32 @@ class InPlaceStepper:
         except Exception as error:
             name_env(error, self._first_env + index, verb)
             raise
-        first = index * self._agents
-        infos = [said] if isinstance(said, dict) else said or []
+        env, first = self._envs[index], index * self._agents
+        if env.observations is not self._observations[index] or env.rewards is not self._rows[index].rewards:
+            problem = (
+                "expected to be written in place, got another array in its stead: write "
+                "self.observations[...] = x, not self.observations = x"
+            )
+            wrong = Misfit((), problem, root="self.observations, self.rewards")
+            raise observation_error(wrong, self._first_env + index, verb)
+        infos = [said] if isinstance(said, dict) else [] if said is None else said
+        if not isinstance(infos, list) or len(infos) > self._agents:
+            problem = f"expected nothing, an info or a list of up to {self._agents}, got {describe(said)}"
+            wrong = Misfit((), problem, root=f"{verb}()", is_type=True)
+            raise observation_error(wrong, self._first_env + index, verb)
         return [(first + agent, info) for agent, info in enumerate(infos) if info]
+
+    def _finals(self, index: int, done: NDArray[np.bool_], said: dict[int, dict[str, Any]]) -> Infos:
+        """What the agents saw last, before a reset in the same step writes over it."""
+        finals: Infos = []
+        for agent, ends in enumerate(done.tolist()):
+            row = index * self._agents + agent
+            if ends:
+                info = keep(said.get(row, {}))
+                finals.append((row, {"final_obs": self._final(row), "final_info": info}))
+            elif row in said:
+                finals.append((row, {"final_info": keep(said[row])}))
+        return finals
 
     def _final(self, row: int) -> Any:
         # Copied: the reset that follows writes the same row.

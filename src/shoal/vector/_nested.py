@@ -76,7 +76,7 @@ class NestedStepper:
         arena.truncations[:] = truncations
         done = self._episodes.settle(acting)
         arena.mask[:] = True if self._mode is AutoresetMode.SAME_STEP else ~done
-        inner_mask = getattr(self._vec, "mask", None)
+        inner_mask = getattr(self._vec.unwrapped, "mask", None)
         if inner_mask is not None:
             arena.mask[:] = inner_mask  # it knows of agents that do not act
         return self._infos(infos)

@@ -117,6 +117,8 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         self._clock = EpisodeClock(self.num_rows) if episode_stats else None
         self._stats = Stats()
         if seed is not None:
+            if not isinstance(seed, (int, np.integer)):
+                raise ArgumentTypeError(f"seed: expected an integer, got {seed!r}; reset() takes lists")
             self.seed(seed)
             self.action_space.seed(int(seed))
 
@@ -250,10 +252,11 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
                 f"env_ids: expected those of the batch last received, {self._env_ids}, got {env_ids}"
             )
         needed = self._arena.mask
-        if self.autoreset_mode is AutoresetMode.DISABLED:
+        acting = int(np.count_nonzero(needed))
+        if self.autoreset_mode is AutoresetMode.DISABLED and acting < self.num_rows:
             self._refuse_finished(needed)
         self._actions.write(actions, needed)
-        self._stats.begin()
+        self._stats.begin(acting)
         self._state = State.FAILED  # until it has succeeded
         self._begin_step()
         self._state = State.PENDING
@@ -310,12 +313,8 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         """Set an attribute of every env: a list or tuple gives each its own value."""
         self._check_idle("set_attr")
         if not isinstance(values, (list, tuple)):
-            values = [values] * self._total_envs
-        if len(values) != self._total_envs:
-            raise ArgumentError(
-                f"values: expected one for each of {self._total_envs} envs, got {len(values)}"
-            )
-        self._set_attr(name, values)
+            values = [values] * self.num_envs
+        self._set_attr(name, self._one_per_env("values", values))
 
     def render(self) -> tuple[Any, ...]:
         """The frames of all envs."""
@@ -352,7 +351,10 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             SnapshotError: If an env cannot be pickled.
         """
         self._check_idle("snapshot")
+        if self._state is State.FAILED:
+            raise ResetNeeded(_FAILED)
         return {
+            "autoreset_mode": self.autoreset_mode,
             "envs": self._freeze(),
             "arena": self._arena.state(),
             "never_reset": self._never_reset.copy(),
@@ -367,10 +369,16 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             SnapshotError: If it is of another shape.
         """
         self._check_open()
-        self._drop_pending()
-        arena = snapshot["arena"]
-        if {k: v.shape for k, v in arena.items()} != {k: v.shape for k, v in self._arena.state().items()}:
+        try:
+            arena, mode = snapshot["arena"], snapshot["autoreset_mode"]
+        except (KeyError, TypeError):
+            raise SnapshotError("expected what snapshot() returned, got something else") from None
+        ours = {name: column.shape for name, column in self._arena.state().items()}
+        if {name: column.shape for name, column in arena.items()} != ours:
             raise SnapshotError("the snapshot is of a vec with other rows than this one")
+        if mode is not self.autoreset_mode:
+            raise SnapshotError(f"the snapshot is of a vec with {mode}, not {self.autoreset_mode}")
+        self._drop_pending()
         self._thaw(snapshot["envs"])
         self._arena.load(arena)
         self._never_reset[:] = snapshot["never_reset"]
@@ -475,16 +483,20 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         for s in seeds:
             if s is not None and not isinstance(s, (int, np.integer)):
                 raise ArgumentTypeError(f"seed: expected integers, got {s!r}")
-        if len(seeds) != self._total_envs:
-            raise ArgumentError(f"seed: expected one for each of {self._total_envs} envs, got {len(seeds)}")
-        return [None if s is None else int(s) for s in seeds]
+        return [None if s is None else int(s) for s in self._one_per_env("seed", seeds)]
+
+    def _one_per_env(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
+        if len(values) != self.num_envs:
+            raise ArgumentError(f"{name}: expected one for each of {self.num_envs} envs, got {len(values)}")
+        # With rows_as_envs an env has a value for each agent; that of the first one counts.
+        return values[:: self.agents_per_env] if self.rows_as_envs else values
 
     def _refuse_finished(self, mask: NDArray[np.bool_]) -> None:
         alive = mask.reshape(self._total_envs, self.agents_per_env).any(1)
         if not alive.all():
             raise EpisodeOver(
                 f"envs {np.flatnonzero(~alive).tolist()} have finished and autoreset is DISABLED: reset "
-                'them first with reset(options={"reset_mask": terminations | truncations}). '
+                'them first, by reset(options={"reset_mask": mask}) with their entries of mask set. '
                 "No env has moved."
             )
 

@@ -62,7 +62,8 @@ def close_all(units: Sequence[Unit]) -> list[Exception]:
 def agents_of(unit: Unit) -> int:
     """Rows per env."""
     if isinstance(unit, GymnasiumVectorEnv):
-        return 1 if getattr(unit, "rows_as_envs", True) else int(unit.agents_per_env)  # type: ignore[attr-defined]
+        inner: Any = unit.unwrapped
+        return 1 if getattr(inner, "rows_as_envs", True) else int(inner.agents_per_env)
     return unit.num_agents
 
 
@@ -142,7 +143,7 @@ class Block:
         results: list[Any] = []
         for unit in self.units:
             if isinstance(unit, GymnasiumVectorEnv):
-                results.extend(unit.call(name, *args, **kwargs))  # type: ignore[attr-defined]
+                results.extend(unit.unwrapped.call(name, *args, **kwargs))  # type: ignore[attr-defined]
                 continue
             value = unit.get_attr(name) if isinstance(unit, SingleEnv) else getattr(unit, name)
             results.append(value(*args, **kwargs) if callable(value) else value)
@@ -155,7 +156,7 @@ class Block:
             own = values[first : first + unit.num_envs]
             first += unit.num_envs
             if isinstance(unit, GymnasiumVectorEnv):
-                unit.set_attr(name, list(own))  # type: ignore[attr-defined]
+                unit.unwrapped.set_attr(name, list(own))  # type: ignore[attr-defined]
             elif isinstance(unit, SingleEnv):
                 unit.set_attr(name, own[0])
             else:

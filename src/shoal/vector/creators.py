@@ -29,8 +29,9 @@ def creators_of(env: Any, num_envs: Any) -> list[Creator]:
                 "already. Pass a class, or wrap it: lambda: make_my_env()."
             )
         if not callable(creator):
+            hint = f": lambda: gymnasium.make({creator!r})" if isinstance(creator, str) else ""
             raise ArgumentTypeError(
-                f"env: expected a creator or a list of creators, got {type(creator).__name__}"
+                f"env: expected a creator or a list of creators, got {type(creator).__name__}{hint}"
             )
     if not creators:
         raise ArgumentError("env: expected at least one creator, got an empty list")

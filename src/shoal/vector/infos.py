@@ -62,8 +62,17 @@ def _common(values: dict[int, Any]) -> tuple[np.dtype[Any] | None, tuple[int, ..
         return None, ()
     exact = all(_same_kind(each, dtype) for each in dtypes)
     shape = shapes.pop()
-    too_large = any(type(v) is int and not -(2**63) <= v < 2**63 for v in values.values())
-    return (dtype, shape[1] if shape else ()) if exact and not too_large else (None, ())
+    if any(not _fits(value, dtype) for value in values.values()):
+        return None, ()
+    return (dtype, shape[1] if shape else ()) if exact else (None, ())
+
+
+def _fits(value: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether an integer, or each of an array of them, keeps its value in this dtype."""
+    if dtype.kind != "f":
+        return type(value) is not int or -(2**63) <= value < 2**63
+    integers = type(value) is int or getattr(value, "dtype", dtype).kind in "iu"
+    return not integers or bool(np.all(np.abs(np.asarray(value, object)) <= 2**53))
 
 
 def _same_kind(each: np.dtype[Any], common: np.dtype[Any]) -> bool:

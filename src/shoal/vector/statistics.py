@@ -24,13 +24,14 @@ class Stats:
     """
 
     def __init__(self) -> None:
-        self._vector_steps = self._transitions = self._episodes = 0
+        self._vector_steps = self._transitions = self._episodes = self._acting = 0
         self._inside = self._outside = 0.0
         self._begun: float | None = None
         self._ended: float | None = None
 
-    def begin(self) -> None:
-        """A step is being sent."""
+    def begin(self, acting: int) -> None:
+        """A step is being sent, with actions for so many rows."""
+        self._acting = acting
         self._begun = time.perf_counter()
         if self._ended is not None:
             self._outside += self._begun - self._ended
@@ -41,7 +42,7 @@ class Stats:
         if self._begun is not None:
             self._inside += now - self._begun
         self._vector_steps += 1
-        self._transitions += len(arena) - int(np.count_nonzero(arena.resets))
+        self._transitions += self._acting
         self._episodes += int(np.count_nonzero(arena.terminations | arena.truncations))
 
     def report(self) -> dict[str, float]:
