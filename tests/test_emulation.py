@@ -189,6 +189,46 @@ def test_the_error_says_where_in_the_observation():
         vec.reset()
 
 
+def test_an_info_that_is_no_dict():
+    with shoal.Serial([Plain, lambda: Plain(step=(np.zeros(1), 0.0, False, False, 7))]) as vec:
+        vec.reset()
+        with pytest.raises(
+            ObservationTypeError, match=r"info: expected a dict, got 7 \(int\), from step\(\) of env 1"
+        ):
+            vec.step([0, 0])
+
+
+def test_old_gym_without_an_info():
+    with shoal.Serial(lambda: Plain(step=(np.zeros(1), 0.0, True, None))) as vec:
+        vec.reset()
+        assert vec.step([0])[2].tolist() == [True]
+
+
+def test_a_seed_that_nobody_takes_is_not_lost_in_silence():
+    class Deaf(Plain):
+        def reset(self):
+            return self.reset_result
+
+    with shoal.Serial(Deaf) as vec:
+        with pytest.warns(UserWarning, match="Deaf takes no seed"):
+            vec.reset(seed=1)
+        vec.reset(seed=1)  # said once
+
+
+def test_an_env_may_change_the_options_it_gets():
+    class Greedy(gymnasium.Env):
+        observation_space = sp.Discrete(2)
+        action_space = sp.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return 0, {"got": options.pop("level")}
+
+    options = {"level": 3}
+    with shoal.Serial(Greedy, 2) as vec:
+        assert vec.reset(options=options)[1]["got"].tolist() == [3, 3]
+    assert options == {"level": 3}
+
+
 class Parallel:
     possible_agents = ("a", "b")
 
@@ -199,7 +239,7 @@ class Parallel:
         (Plain(), ArgumentTypeError, r"env: expected something that makes envs, got one Plain.*lambda"),
         ([Plain, Plain()], ArgumentTypeError, r"got one Plain that is made already"),
         ([], ArgumentError, r"expected at least one creator"),
-        (["CartPole-v1"], ArgumentTypeError, r"expected a creator or a list of creators, got str"),
+        ("CartPole-v1", ArgumentTypeError, r"got str: lambda: gymnasium.make\('CartPole-v1'\)"),
         (object, ArgumentTypeError, r"got object without reset, step, observation_space, action_space"),
         (Parallel, ArgumentTypeError, r"Parallel is a PettingZoo env"),
     ],

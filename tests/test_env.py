@@ -127,6 +127,8 @@ def test_rows_as_envs():
         assert (vec.num_envs, vec.num_rows) == (6, 6)
         assert vec.get_attr("resets") == (0,) * 6
         vec.reset(seed=1, options={"reset_mask": np.ones(6, bool)})
+        vec.set_attr("resets", vec.get_attr("resets"))
+        vec.reset(seed=[1, 1, 1, 2, 2, 2])
         split = np.array([True] * 4 + [False] * 2)
         with pytest.raises(ArgumentError, match="splits env 1"):
             vec.reset(options={"reset_mask": split})
@@ -205,6 +207,113 @@ def test_envs_with_different_numbers_of_agents_are_refused():
 
     with pytest.raises(ArgumentError, match="same number of agents in every env, got 3 in the first and 2"):
         shoal.Serial([Herd, Two])
+
+
+class Turns(shoal.Env):
+    """Two players move in turn; whoever makes the third move wins, and the other one loses by waiting."""
+
+    observation_space = sp.Discrete(9)
+    action_space = sp.Discrete(2)
+    num_agents = 2
+
+    def reset(self, seed=None, options=None):
+        self.moves = 0
+        self.observations[:] = 0
+        self.mask[:] = (True, False)
+
+    def step(self, actions):
+        mover = self.moves % 2
+        self.moves += 1
+        self.observations[:] = self.moves
+        self.mask[:] = (mover == 1, mover == 0)
+        if self.moves == 3:
+            self.rewards[mover], self.rewards[1 - mover] = 1, -1
+            self.terminations[:] = True
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_an_agent_that_waits_hears_what_its_last_action_led_to(mode):
+    with shoal.Serial(Turns, autoreset_mode=mode, episode_stats=True) as vec:
+        vec.async_reset(seed=0)
+        batches = [vec.recv()]
+        for _ in range(3):
+            vec.send([0, 0])
+            batches.append(vec.recv())
+    assert [b.mask.tolist() for b in batches[:3]] == [[True, False], [False, True], [True, False]]
+    # The second player has not acted yet in the first step; in the third it waits.
+    assert [b.resets.tolist() for b in batches] == [
+        [True, True],
+        [False, True],
+        [False, False],
+        [False, False],
+    ]
+    assert batches[3].rewards.tolist() == [1, -1]
+    assert batches[3].terminations.tolist() == [True, True]
+    assert batches[3].infos["episode"]["r"].tolist() == [1, -1]
+    assert batches[3].infos["episode"]["l"].tolist() == [2, 1]
+
+
+def test_the_last_info_of_an_env_is_kept_in_the_same_step():
+    class Counting(Herd):
+        def step(self, actions):
+            super().step(actions)
+            return {"count": self.count}
+
+    with shoal.Serial(lambda: Counting((1, 2, 2)), autoreset_mode="SameStep") as vec:
+        vec.reset()
+        vec.step([1, 1, 1])
+        infos = vec.step([1, 1, 1])[-1]
+        assert infos["final_info"]["count"].tolist() == [2, 0, 0]
+        assert infos["_final_obs"].tolist() == [False, True, True]
+
+
+def test_rows_bound_anew_are_the_ones_written():
+    def used_before():
+        scribe = Scribe()
+        scribe.reset()
+        return scribe
+
+    with shoal.Serial(used_before) as vec:
+        vec.reset()
+        obs, *_ = vec.step({"a": [2], "b": np.zeros((1, 2))})
+        assert (obs["text"], obs["n"].tolist()) == (("step",), [2])
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ([{}, {}, {}, {"a": 1}], r"step\(\): expected nothing, an info or a list of up to 3, got a list"),
+        ((np.zeros(3), 0.0, False, False, {}), r"step\(\): expected nothing, .* got a tuple"),
+    ],
+    ids=["too many", "Gymnasium's tuple"],
+)
+def test_infos_that_make_no_sense(said, text):
+    class Talkative(Herd):
+        def step(self, actions):
+            return said
+
+    with shoal.Serial([Talkative, Herd]) as vec:
+        vec.reset()
+        with pytest.raises(ObservationError, match=rf"{text}, from step\(\) of env 0"):
+            vec.step([1] * 6)
+
+
+def test_an_array_put_in_the_place_of_a_row_is_noticed():
+    class Forgetful(Herd):
+        def step(self, actions):
+            self.observations = np.ones((3, 1), np.float32)
+
+    with shoal.Serial(Forgetful) as vec:
+        vec.reset()
+        with pytest.raises(
+            ObservationError, match=r"self.observations\[...\] = x, not self.observations = x"
+        ):
+            vec.step([1, 1, 1])
+
+
+def test_a_value_that_does_not_fit_an_env_alone():
+    with pytest.raises(ObservationError, match=r'value\["n"\]: missing'):
+        Scribe().write(0, {"text": "a"})
 
 
 def test_what_an_author_must_define():

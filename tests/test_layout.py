@@ -232,5 +232,12 @@ def test_a_large_charset_needs_wider_codes():
     assert layout.value(layout.pack(chr(599))) == chr(599)
 
 
+def test_value_takes_one_row():
+    layout = shoal.layout(sp.Dict({"a": sp.Text(3), "b": sp.Discrete(2)}))
+    rows = np.stack([layout.pack(layout.space.sample()) for _ in range(3)])
+    with pytest.raises(ArgumentError, match=r"expected one flat row .* call value\(\) for each row"):
+        layout.value(rows)
+
+
 def test_repr_shows_every_field():
     assert 'value["map"][0]: array float32[3] at byte 0' in repr(shoal.layout(nested))

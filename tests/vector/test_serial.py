@@ -129,6 +129,17 @@ def test_repr_names_backend_env_and_counts():
         assert repr(vec) == "Serial(CartPole-v1, num_envs=3)"
 
 
+def test_the_seed_of_the_constructor_is_one_number():
+    with pytest.raises(TypeError, match=r"seed: expected an integer, got \[1, 2\]"):
+        shoal.Serial(CARTPOLE, 2, seed=[1, 2])
+
+
+def test_an_explicit_seed_comes_before_a_planned_one():
+    with shoal.Serial(SentinelEnv, seed=5) as vec:
+        assert vec.reset(seed=9)[0][0, 4] == 9
+        assert vec.reset()[0][0, 4] == 9  # the planned one is not kept for later
+
+
 def test_an_unknown_argument_is_an_error():
     with pytest.raises(TypeError, match="num_workers"):
         shoal.Serial(CARTPOLE, 2, num_workers=2)
@@ -194,6 +205,23 @@ def test_rewards_and_flags_are_always_the_callers():
         for _ in range(5):
             vec.step([4, 5, 6])
         assert difference(kept, copies) is None
+
+
+def test_final_info_of_an_env_that_reuses_its_arrays():
+    class Reuses(SentinelEnv):
+        def reset(self, **kwargs):
+            self.marks = getattr(self, "marks", np.zeros(2))
+            self.marks[:] = 0
+            return super().reset(**kwargs)
+
+        def step(self, action):
+            *moment, _ = super().step(action)
+            self.marks += 1
+            return *moment, {"marks": self.marks}
+
+    with shoal.Serial(partial(Reuses, 0, 1), autoreset_mode="SameStep") as vec:
+        vec.reset(seed=0)
+        assert vec.step([0])[-1]["final_info"]["marks"].tolist() == [[1, 1]]
 
 
 def test_final_obs_is_flat_when_the_vec_is():
@@ -387,6 +415,29 @@ def test_a_snapshot_of_another_vec_is_refused():
         large.step([0, 0, 0])
 
 
+def test_what_is_no_snapshot_is_refused():
+    with shoal.Serial(SentinelEnv) as vec, shoal.Serial(SentinelEnv, autoreset_mode="SameStep") as other:
+        for thing in ({}, None, 3):
+            with pytest.raises(SnapshotError, match=r"expected what snapshot\(\) returned"):
+                vec.restore(thing)
+        with pytest.raises(SnapshotError, match=r"of a vec with AutoresetMode.SAME_STEP"):
+            vec.restore(other.snapshot())
+
+
+def test_a_failed_vec_has_no_snapshot_but_can_be_restored():
+    with shoal.Serial([SentinelEnv, partial(CrashEnv, 1, 2, max_length=1000)]) as vec:
+        vec.reset(seed=0)
+        vec.step([1, 1])
+        saved = vec.snapshot()
+        with pytest.raises(ValueError, match="failed as told"):
+            vec.step([1, 1])
+        with pytest.raises(ResetNeeded, match=r"call reset\(\) first"):
+            vec.snapshot()
+        vec.restore(saved)
+        vec.set_attr("at", 99)
+        vec.step([1, 1])
+
+
 def test_a_snapshot_cannot_be_taken_in_mid_flight():
     with shoal.Serial(SentinelEnv) as vec:
         vec.async_reset()
@@ -427,6 +478,17 @@ def test_gymnasiums_sync_vector_env_inside_is_the_same_as_its_envs():
         pair = [vec.reset(seed=[1, 2, 3, 4], options={"reset_mask": chosen}) for vec in (nested, flat)]
         assert difference(*pair) is None
         assert len(nested.envs) == 4
+
+
+def test_a_wrapped_vector_env_inside():
+    def inner():
+        return gymnasium.wrappers.vector.ClipReward(shoal.Serial(CARTPOLE, 2), 0.0, 0.5)
+
+    with shoal.Serial(inner, 2) as vec:
+        vec.reset(seed=0)
+        assert vec.step([0, 1, 0, 1])[1].tolist() == [0.5] * 4
+        vec.set_attr("gravity", [1.0, 2.0, 3.0, 4.0])
+        assert vec.get_attr("gravity") == (1.0, 2.0, 3.0, 4.0)
 
 
 def test_the_modes_must_agree():

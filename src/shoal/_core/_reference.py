@@ -64,6 +64,13 @@ class Packer:
 
         dtype, shape = field.dtype, field.shape
         views = row_views(column)
+        if field.kind is Kind.SCALAR:
+            scalar = dtype.type
+
+            def write_scalar(row: int, value: Any) -> None:
+                column[row] = value if type(value) is scalar else fit(field, value)
+
+            return write_scalar
 
         def write_array(row: int, value: Any) -> None:
             if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
@@ -76,11 +83,13 @@ class Packer:
     def _branch_writer(self, node: Branch) -> Write:
         parts = [(k, self._writer(c)) for k, c in zip(node.keys, node.children, strict=True)]
         path = node.path
+        usual: type = dict if node.is_dict else tuple
         container: Any = Mapping if node.is_dict else (tuple, list)
         size = None if node.is_dict else len(parts)
 
         def write_branch(row: int, value: Any) -> None:
-            if not isinstance(value, container) or (size is not None and len(value) != size):
+            fits = type(value) is usual or isinstance(value, container)
+            if not fits or (size is not None and len(value) != size):
                 expected = "a dict" if size is None else f"a tuple of {size}"
                 got = describe(value) if size is None else f"{describe(value)} of {_length(value)}"
                 raise Misfit(path, f"expected {expected}, got {got}", is_type=True)

@@ -4,8 +4,8 @@
       worker           arena            recv()          flat rows             tensors
 
 This file is the parent's side of that path: the verbs, their order, what they accept and what they return.
-A backend decides only where the envs run, by four methods: `_begin_reset`, `_begin_step`, `_finish` and the
-block calls (`_call`, `_set_attr`, `_render`, `_shut`).
+A backend decides only where the envs run: by `_begin_reset`, `_begin_step` and `_finish`, and by the calls that
+reach into the envs (`_call`, `_set_attr`, `_render`, `_freeze`, `_thaw`, `_shut`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from gymnasium import Space
@@ -41,8 +41,6 @@ from shoal.layout import Kind, where
 from shoal.vector.infos import merge_infos
 from shoal.vector.spaces import VecSpaces
 from shoal.vector.statistics import EpisodeClock, Stats
-
-Self = TypeVar("Self", bound="VectorEnv")
 
 
 class State(Enum):
@@ -403,7 +401,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         """What Gymnasium's wrappers call; the same as `close`."""
         self.close(**kwargs)
 
-    def __enter__(self: Self) -> Self:
+    def __enter__(self) -> Self:
         """``with shoal.Serial(...) as vec:`` closes it at the end."""
         return self
 
