@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from shoal.buffers import Arena
 from shoal.errors import ActionError, ActionTypeError
-from shoal.layout import Columns, Field, Kind, Layout, Misfit, describe, where
+from shoal.fields import Columns, Field, Kind, Misfit, describe, where
+from shoal.layout import Layout
 from shoal.packing import BatchPacker
 
 

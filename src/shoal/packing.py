@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.layout import Branch, Choice, Columns, Field, Kind, Layout, Misfit, Node, Rows, describe
+from shoal.fields import Branch, Choice, Columns, Field, Kind, Misfit, Node, describe
+from shoal.layout import Layout, Rows
 
 
 def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> NDArray[Any]:

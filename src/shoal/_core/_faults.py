@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.errors import ObservationError, ObservationTypeError
-from shoal.layout import Misfit, where
+from shoal.fields import Misfit, where
 
 
 def observation_error(misfit: Misfit, env: int, verb: str) -> ObservationError:

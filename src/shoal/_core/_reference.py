@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from shoal._core._faults import name_env, observation_error
 from shoal.buffers import Arena
-from shoal.layout import Branch, Choice, Kind, Layout, Leaf, Misfit, Node, Rows, describe
+from shoal.fields import Branch, Choice, Kind, Leaf, Misfit, Node, describe
+from shoal.layout import Layout, Rows
 from shoal.packing import fit
 
 Write = Callable[[int, Any], None]

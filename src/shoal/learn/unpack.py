@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from shoal.errors import ArgumentError, ArgumentTypeError
-from shoal.layout import Branch, Choice, Layout, Leaf, Node
+from shoal.fields import Branch, Choice, Leaf, Node
+from shoal.layout import Layout
 
 # torch's dtype for each of NumPy's, by name; those it lacks cannot be unpacked.
 _TORCH = {

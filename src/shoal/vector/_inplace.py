@@ -13,7 +13,8 @@ from shoal._core._faults import name_env, observation_error
 from shoal._core._reference import Infos, keep
 from shoal.buffers import Arena
 from shoal.env import Env
-from shoal.layout import Layout, Misfit, describe
+from shoal.fields import Misfit, describe
+from shoal.layout import Layout
 from shoal.vector._episodes import Episodes
 
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from shoal._core._faults import name_env, observation_error
 from shoal._core._reference import Infos
 from shoal.buffers import Arena
-from shoal.layout import Layout, Misfit
+from shoal.fields import Misfit
+from shoal.layout import Layout
 from shoal.packing import BatchPacker
 from shoal.vector._episodes import Episodes
 from shoal.vector.infos import split_infos

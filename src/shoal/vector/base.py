@@ -4,8 +4,8 @@
       worker           arena            recv()          flat rows             tensors
 
 This file is the parent's side of that path: the verbs, their order, what they accept and what they return.
-A backend decides only where the envs run: by `_begin_reset`, `_begin_step` and `_finish`, and by the calls that
-reach into the envs (`_call`, `_set_attr`, `_render`, `_freeze`, `_thaw`, `_shut`).
+A backend decides only where the envs run: by `_begin_reset`, `_begin_step` and `_finish`, and by the calls
+that reach into the envs (`_call`, `_set_attr`, `_render`, `_freeze`, `_thaw`, `_shut`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from shoal.errors import (
     ResetNeeded,
     SnapshotError,
 )
-from shoal.layout import Kind, where
+from shoal.fields import Kind, where
 from shoal.vector.infos import merge_infos
 from shoal.vector.spaces import VecSpaces
 from shoal.vector.statistics import EpisodeClock, Stats
