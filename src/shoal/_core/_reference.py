@@ -12,14 +12,13 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal._core._faults import name_env, observation_error
+from shoal._core.run import Infos, Run
 from shoal.buffers import Arena
 from shoal.fields import Branch, Choice, Kind, Leaf, Misfit, Node, describe
 from shoal.layout import Layout, Rows
 from shoal.packing import fit
 
 Write = Callable[[int, Any], None]
-Infos = list[tuple[int, dict[str, Any]]]
-"""Non-empty infos, each with the row it belongs to, in the order in which they arose."""
 
 
 # -------------------------------------------------------------------------------------------------- pack
@@ -155,27 +154,12 @@ class Stepper:
 
     Args:
         envs: The envs, in the order of their rows.
-        arena: Their rows.
-        observation: Layout of the observations.
-        action: Layout of the actions.
-        mode: When a finished env is reset.
-        first_env: Index of the first env in the vec, for messages.
-        flat: Whether ``final_obs`` is to be a flat row instead of the env's own value.
+        run: Their rows.
     """
 
-    def __init__(
-        self,
-        envs: Sequence[SteppedEnv],
-        arena: Arena,
-        observation: Layout,
-        action: Layout,
-        mode: AutoresetMode,
-        first_env: int = 0,
-        *,
-        flat: bool = False,
-    ) -> None:
-        self._arena, self._mode = arena, mode
-        self._observation, self._first_env, self._flat = observation, first_env, flat
+    def __init__(self, envs: Sequence[SteppedEnv], run: Run) -> None:
+        arena, observation, action = run.arena, run.observation, run.action
+        self._run, self._arena, self._mode, self._first_env = run, arena, run.mode, run.first_env
         self._write = Packer(observation, arena.observations, arena.observation_objects).write
         # For the most common case, an observation that is one plain array: written without a call.
         self._plain: tuple[Any, Any, Any] = (None, None, None)
@@ -307,8 +291,8 @@ class Stepper:
 
     def _final(self, row: int, obs: Any) -> Any:
         # Copied, because an env may reuse its buffer for the first observation of the next episode.
-        if self._flat:
-            return self._observation.flat(self._arena.observations)[row].copy()
+        if self._run.flat:
+            return self._run.observation.flat(self._arena.observations)[row].copy()
         return deepcopy(obs)
 
     def state(self) -> dict[str, Any]:

@@ -10,31 +10,20 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal._core._faults import name_env, observation_error
-from shoal._core._reference import Infos, keep
-from shoal.buffers import Arena
+from shoal._core._reference import keep
+from shoal._core.run import Infos, Run
 from shoal.env import Env
 from shoal.fields import Misfit, describe
-from shoal.layout import Layout
 from shoal.vector._episodes import Episodes
 
 
 class InPlaceStepper:
     """Steps a run of `shoal.Env`s. Same face as the core's `Stepper`; any number of rows per env."""
 
-    def __init__(
-        self,
-        envs: Sequence[Env],
-        arena: Arena,
-        observation: Layout,
-        action: Layout,
-        mode: AutoresetMode,
-        first_env: int = 0,
-        *,
-        flat: bool = False,
-    ) -> None:
-        self._arena, self._observation, self._mode = arena, observation, mode
-        self._first_env, self._flat, self._agents = first_env, flat, envs[0].num_agents
-        self._episodes = Episodes(arena)
+    def __init__(self, envs: Sequence[Env], run: Run) -> None:
+        self._run, self._arena, self._first_env = run, run.arena, run.first_env
+        self._agents = envs[0].num_agents
+        self._episodes = Episodes(run.arena)
         self._bind(envs)
 
     def _bind(self, envs: Sequence[Env]) -> None:
@@ -82,7 +71,7 @@ class InPlaceStepper:
                 column[absent] = 0
             done = rows.terminations | rows.truncations
             rows.mask[done] = False
-            if self._mode is AutoresetMode.SAME_STEP and not rows.mask.any():
+            if self._run.mode is AutoresetMode.SAME_STEP and not rows.mask.any():
                 infos += self._finals(index, done, dict(said))
                 said = self._reset_one(index, None, None)
             infos += said
@@ -127,9 +116,9 @@ class InPlaceStepper:
     def _final(self, row: int) -> Any:
         # Copied: the reset that follows writes the same row.
         rows = self._arena.observations[row : row + 1].copy()
-        if self._flat:
-            return self._observation.flat(rows)[0]
-        return self._observation.root.split(self._observation.columns(rows), 1)[0]
+        if self._run.flat:
+            return self._run.observation.flat(rows)[0]
+        return self._run.observation.root.split(self._run.observation.columns(rows), 1)[0]
 
     def state(self) -> dict[str, Any]:
         """What a snapshot needs besides the envs and the arena."""

@@ -11,10 +11,8 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from numpy.typing import NDArray
 
 from shoal._core._faults import name_env, observation_error
-from shoal._core._reference import Infos
-from shoal.buffers import Arena
+from shoal._core.run import Infos, Run
 from shoal.fields import Misfit
-from shoal.layout import Layout
 from shoal.packing import BatchPacker
 from shoal.vector._episodes import Episodes
 from shoal.vector.infos import split_infos
@@ -23,23 +21,12 @@ from shoal.vector.infos import split_infos
 class NestedStepper:
     """Steps one vector env whose envs are envs of ours. Same face as the core's `Stepper`."""
 
-    def __init__(
-        self,
-        envs: Sequence[GymnasiumVectorEnv[Any, Any, Any]],
-        arena: Arena,
-        observation: Layout,
-        action: Layout,
-        mode: AutoresetMode,
-        first_env: int = 0,
-        *,
-        flat: bool = False,
-    ) -> None:
+    def __init__(self, envs: Sequence[GymnasiumVectorEnv[Any, Any, Any]], run: Run) -> None:
         (self._vec,) = envs
-        self._arena, self._observation, self._action = arena, observation, action
-        self._mode, self._first_env, self._flat = mode, first_env, flat
-        self._agents = len(arena) // self._vec.num_envs
-        self._packer = BatchPacker(observation, arena.observations, arena.observation_objects)
-        self._episodes = Episodes(arena)
+        self._run, self._arena, self._first_env = run, run.arena, run.first_env
+        self._agents = len(run.arena) // self._vec.num_envs
+        self._packer = BatchPacker(run.observation, run.arena.observations, run.arena.observation_objects)
+        self._episodes = Episodes(run.arena)
 
     def reset(
         self,
@@ -69,14 +56,16 @@ class NestedStepper:
         arena = self._arena
         acting = arena.mask.copy()
         # Copied: the vector env, or an env in it, may keep what it was given.
-        columns = self._action.columns(arena.actions.copy(), arena.action_objects.copy())
-        obs, rewards, terminations, truncations, infos = self._call("step", self._action.root.values(columns))
+        columns = self._run.action.columns(arena.actions.copy(), arena.action_objects.copy())
+        obs, rewards, terminations, truncations, infos = self._call(
+            "step", self._run.action.root.values(columns)
+        )
         self._write(obs, "step")
         arena.rewards[:] = np.where(acting, rewards, 0.0)
         arena.terminations[:] = terminations
         arena.truncations[:] = truncations
         done = self._episodes.settle(acting)
-        arena.mask[:] = True if self._mode is AutoresetMode.SAME_STEP else ~done
+        arena.mask[:] = True if self._run.mode is AutoresetMode.SAME_STEP else ~done
         inner_mask = getattr(self._vec.unwrapped, "mask", None)
         if inner_mask is not None:
             arena.mask[:] = inner_mask  # it knows of agents that do not act
@@ -97,10 +86,10 @@ class NestedStepper:
 
     def _infos(self, infos: dict[str, Any]) -> Infos:
         pairs = split_infos(infos, len(self._arena)) if infos else []
-        if self._flat:
+        if self._run.flat:
             for _, info in pairs:
                 if "final_obs" in info:
-                    info["final_obs"] = self._observation.pack(info["final_obs"])
+                    info["final_obs"] = self._run.observation.pack(info["final_obs"])
         return pairs
 
     def state(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from shoal._core._reference import Infos
+from shoal._core.run import Infos
 from shoal.actions import ActionWriter
 from shoal.batch import Batch
 from shoal.buffers import Arena
@@ -38,6 +38,7 @@ from shoal.errors import (
     SnapshotError,
 )
 from shoal.fields import Kind, where
+from shoal.vector.arguments import reset_mask_of, seeds_of
 from shoal.vector.infos import merge_infos
 from shoal.vector.spaces import VecSpaces
 from shoal.vector.statistics import EpisodeClock, Stats
@@ -89,6 +90,8 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         self.num_rows = self._total_envs * self.agents_per_env
         self.num_envs = self.num_rows if rows_as_envs else self._total_envs
         self.batch_size = self.num_envs
+        # With rows_as_envs the caller gives a value for each agent of an env; that of the first counts.
+        self._stride = self.num_envs // self._total_envs
         self.copy, self.flat, self.rows_as_envs = copy, flat, rows_as_envs
         self.autoreset_mode = autoreset_mode
         self.metadata = {**described.metadata, "autoreset_mode": autoreset_mode}
@@ -212,7 +215,8 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
     ) -> None:
         """Begin what `reset` does; `recv` gives the rows. What was under way before is dropped."""
         self._check_open()
-        chosen, rest = self._chosen(options)
+        chosen, rest = reset_mask_of(options, self.num_envs)
+        chosen = self._envs_of(chosen)
         if self._state is State.FAILED and not chosen.all():
             raise ResetNeeded(_FAILED)
         if (self._never_reset & ~chosen).any():
@@ -312,7 +316,9 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         self._check_idle("set_attr")
         if not isinstance(values, (list, tuple)):
             values = [values] * self.num_envs
-        self._set_attr(name, self._one_per_env("values", values))
+        if len(values) != self.num_envs:
+            raise ArgumentError(f"values: expected one for each of {self.num_envs} envs, got {len(values)}")
+        self._set_attr(name, values[:: self._stride])
 
     def render(self) -> tuple[Any, ...]:
         """The frames of all envs."""
@@ -320,9 +326,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         return self._per_env(self._render())
 
     def _per_env(self, results: list[Any]) -> tuple[Any, ...]:
-        if self.rows_as_envs:
-            return tuple(result for result in results for _ in range(self.agents_per_env))
-        return tuple(results)
+        return tuple(result for result in results for _ in range(self._stride))
 
     @property
     def np_random_seed(self) -> Any:
@@ -444,50 +448,21 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         columns = [c.copy() for c in self._columns] if self.copy else self._columns
         return layout.root.values(columns)
 
-    def _chosen(self, options: dict[str, Any] | None) -> tuple[NDArray[np.bool_], dict[str, Any] | None]:
-        """The envs to reset, and the options that are for the envs themselves."""
-        if options is None or "reset_mask" not in options:
-            return np.ones(self._total_envs, np.bool_), options
-        rest = {key: value for key, value in options.items() if key != "reset_mask"}
-        mask = options["reset_mask"]
-        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
-            got = mask.dtype if isinstance(mask, np.ndarray) else type(mask).__name__
-            raise ArgumentTypeError(f"reset_mask: expected a NumPy array of bool, got {got}")
-        if mask.shape != (self.num_envs,):
-            raise ArgumentError(f"reset_mask: expected shape ({self.num_envs},), got {mask.shape}")
-        if not mask.any():
-            raise ArgumentError("reset_mask: expected at least one True, got none")
-        if self.rows_as_envs:
-            by_env = mask.reshape(self._total_envs, self.agents_per_env)
-            if (by_env.any(1) != by_env.all(1)).any():
-                raise ArgumentError(
-                    "reset_mask: agents of one env can only be reset together, got a mask that "
-                    f"splits env {int((by_env.any(1) != by_env.all(1)).argmax())}"
-                )
-            mask = by_env.all(1)
-        return mask.copy(), rest
-
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
-        if seed is None:
-            return [None] * self._total_envs
-        if isinstance(seed, (int, np.integer)):
-            return [int(seed) + i for i in range(self._total_envs)]
-        try:
-            seeds = list(seed)
-        except TypeError:
-            raise ArgumentTypeError(
-                f"seed: expected an integer, a list or None, got {type(seed).__name__}"
-            ) from None
-        for s in seeds:
-            if s is not None and not isinstance(s, (int, np.integer)):
-                raise ArgumentTypeError(f"seed: expected integers, got {s!r}")
-        return [None if s is None else int(s) for s in self._one_per_env("seed", seeds)]
+        if seed is None or isinstance(seed, (int, np.integer)):
+            return seeds_of(seed, self._total_envs)
+        return seeds_of(seed, self.num_envs)[:: self._stride]
 
-    def _one_per_env(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
-        if len(values) != self.num_envs:
-            raise ArgumentError(f"{name}: expected one for each of {self.num_envs} envs, got {len(values)}")
-        # With rows_as_envs an env has a value for each agent; that of the first one counts.
-        return values[:: self.agents_per_env] if self.rows_as_envs else values
+    def _envs_of(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """A mask over `num_envs` as one over the envs themselves."""
+        by_env = mask.reshape(self._total_envs, self._stride)
+        split = by_env.any(1) != by_env.all(1)
+        if split.any():
+            raise ArgumentError(
+                "reset_mask: agents of one env can only be reset together, got a mask that splits env "
+                f"{int(split.argmax())}"
+            )
+        return by_env.all(1)  # type: ignore[no-any-return]
 
     def _refuse_finished(self, mask: NDArray[np.bool_]) -> None:
         alive = mask.reshape(self._total_envs, self.agents_per_env).any(1)

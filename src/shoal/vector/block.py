@@ -13,17 +13,14 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from numpy.typing import NDArray
 
 from shoal._core import Stepper
-from shoal._core._reference import Infos
-from shoal.buffers import Arena
+from shoal._core.run import Infos, Run
 from shoal.emulation import Creator, SingleEnv, adopt
 from shoal.env import Env
 from shoal.errors import ArgumentError, SnapshotError
-from shoal.layout import Layout
 from shoal.vector._inplace import InPlaceStepper
 from shoal.vector._nested import NestedStepper
 
@@ -68,7 +65,7 @@ def agents_of(unit: Unit) -> int:
 
 
 @dataclass
-class _Run:
+class _Crew:
     """Neighbouring units that one stepper drives."""
 
     units: list[Unit]
@@ -81,40 +78,23 @@ class Block:
 
     Args:
         units: What the creators made, in order.
-        arena: The rows of all their envs.
-        observation: Layout of the observations.
-        action: Layout of the actions.
-        mode: When a finished env is reset.
-        first_env: Index of the first env in the vec.
-        flat: Whether ``final_obs`` is to be a flat row.
+        run: The rows of all their envs.
     """
 
-    def __init__(
-        self,
-        units: Sequence[Unit],
-        arena: Arena,
-        observation: Layout,
-        action: Layout,
-        mode: AutoresetMode,
-        first_env: int = 0,
-        *,
-        flat: bool = False,
-    ) -> None:
-        self._arena = arena
+    def __init__(self, units: Sequence[Unit], run: Run) -> None:
         self._agents = agents_of(units[0])
-        self._runs: list[_Run] = []
+        self._crews: list[_Crew] = []
         first = 0
         for stepper, members in _grouped(units):
             last = first + sum(unit.num_envs for unit in members)
-            rows = arena.rows(first * self._agents, last * self._agents)
-            driver = stepper(members, rows, observation, action, mode, first_env + first, flat=flat)
-            self._runs.append(_Run(members, driver, slice(first, last)))
+            driver = stepper(members, run.part(first, last, self._agents))
+            self._crews.append(_Crew(members, driver, slice(first, last)))
             first = last
 
     @property
     def units(self) -> list[Unit]:
         """All units, in order."""
-        return [unit for run in self._runs for unit in run.units]
+        return [unit for crew in self._crews for unit in crew.units]
 
     def reset(
         self,
@@ -123,19 +103,19 @@ class Block:
         options: dict[str, Any] | None,
     ) -> Infos:
         """Reset the chosen envs; infos come with rows counted from the block's first."""
-        return self._collect(lambda run: run.stepper.reset(chosen[run.envs], seeds[run.envs], options))
+        return self._collect(lambda crew: crew.stepper.reset(chosen[crew.envs], seeds[crew.envs], options))
 
     def step(self) -> Infos:
         """Step every env once with the actions in the arena."""
-        return self._collect(lambda run: run.stepper.step())
+        return self._collect(lambda crew: crew.stepper.step())
 
-    def _collect(self, verb: Callable[[_Run], Infos]) -> Infos:
-        if len(self._runs) == 1:
-            return verb(self._runs[0])
+    def _collect(self, verb: Callable[[_Crew], Infos]) -> Infos:
+        if len(self._crews) == 1:
+            return verb(self._crews[0])
         infos: Infos = []
-        for run in self._runs:
-            first = run.envs.start * self._agents
-            infos += [(first + row, info) for row, info in verb(run)]
+        for crew in self._crews:
+            first = crew.envs.start * self._agents
+            infos += [(first + row, info) for row, info in verb(crew)]
         return infos
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -178,7 +158,7 @@ class Block:
 
     def snapshot(self) -> list[Any]:
         """Everything but the arena's rows, pickled."""
-        return [([_freeze(u) for u in run.units], run.stepper.state()) for run in self._runs]
+        return [([_freeze(u) for u in crew.units], crew.stepper.state()) for crew in self._crews]
 
     def restore(self, state: list[Any]) -> None:
         """Continue from a snapshot of a block of the same shape.
@@ -186,13 +166,13 @@ class Block:
         Raises:
             SnapshotError: If the blocks differ.
         """
-        ours, theirs = [len(run.units) for run in self._runs], [len(units) for units, _ in state]
+        ours, theirs = [len(crew.units) for crew in self._crews], [len(units) for units, _ in state]
         if ours != theirs:
             raise SnapshotError(f"the snapshot has runs of {theirs} envs, this vec of {ours}")
-        for run, (frozen, stepper) in zip(self._runs, state, strict=True):
-            old, run.units = run.units, [_thaw(f, u) for f, u in zip(frozen, run.units, strict=True)]
-            run.stepper.load(stepper, run.units)
-            close_all([unit for unit in old if unit not in run.units])
+        for crew, (frozen, stepper) in zip(self._crews, state, strict=True):
+            old, crew.units = crew.units, [_thaw(f, u) for f, u in zip(frozen, crew.units, strict=True)]
+            crew.stepper.load(stepper, crew.units)
+            close_all([unit for unit in old if unit not in crew.units])
 
 
 def _grouped(units: Sequence[Unit]) -> Iterable[tuple[Callable[..., Any], list[Unit]]]:

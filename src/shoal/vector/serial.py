@@ -10,12 +10,12 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from numpy.typing import NDArray
 
-from shoal._core._reference import Infos
+from shoal._core.run import Infos, Run
 from shoal.buffers import Arena
 from shoal.emulation import SingleEnv
+from shoal.vector.arguments import autoreset, creators_of
 from shoal.vector.base import VectorEnv
 from shoal.vector.block import Block, agents_of, build_envs, close_all
-from shoal.vector.creators import autoreset, creators_of
 from shoal.vector.spaces import ObservationMode, UnitFacts, combine
 
 
@@ -63,7 +63,8 @@ class Serial(VectorEnv):
             described = combine(facts, observation_mode, mode, objects=not flat)
             rows = described.num_envs * described.agents_per_env
             arena = Arena.allocate(rows, described.observation, described.action)
-            self._block = Block(units, arena, described.observation, described.action, mode, flat=flat)
+            run = Run(arena, described.observation, described.action, mode, flat=flat)
+            self._block = Block(units, run)
             super().__init__(
                 described,
                 arena,

@@ -1,0 +1,40 @@
+"""Run: what a stepper must know of the rows it steps into, and what it gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gymnasium.vector import AutoresetMode
+
+from shoal.buffers import Arena
+from shoal.layout import Layout
+
+Infos = list[tuple[int, dict[str, Any]]]
+"""Non-empty infos, each with the row it belongs to, in the order in which they arose."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A contiguous run of rows.
+
+    Attributes:
+        arena: The rows.
+        observation: Layout of the observations.
+        action: Layout of the actions.
+        mode: When a finished env is reset.
+        first_env: Index of the first env in the vec, for messages.
+        flat: Whether ``final_obs`` is to be a flat row instead of the env's own value.
+    """
+
+    arena: Arena
+    observation: Layout
+    action: Layout
+    mode: AutoresetMode
+    first_env: int = 0
+    flat: bool = False
+
+    def part(self, first: int, last: int, agents: int) -> Run:
+        """The run of the envs from `first` up to but not including `last`."""
+        rows = self.arena.rows(first * agents, last * agents)
+        return replace(self, arena=rows, first_env=self.first_env + first)

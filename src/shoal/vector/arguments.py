@@ -1,0 +1,101 @@
+"""What a user passes (creators, mode, seeds, masks), checked and in one form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from shoal.emulation import Creator, is_env
+from shoal.errors import ArgumentError, ArgumentTypeError
+
+
+def creators_of(env: Any, num_envs: Any) -> list[Creator]:
+    """One creator per env.
+
+    Raises:
+        ArgumentError: On an instance instead of a creator, or counts that do not fit.
+    """
+    if num_envs is not None and (not isinstance(num_envs, (int, np.integer)) or num_envs < 1):
+        raise ArgumentError(f"num_envs: expected a positive integer, got {num_envs!r}")
+    if callable(env) and not is_env(env):
+        return [env] * (1 if num_envs is None else int(num_envs))
+    creators = list(env) if isinstance(env, (list, tuple)) else [env]
+    for creator in creators:
+        if is_env(creator):
+            raise ArgumentTypeError(
+                f"env: expected something that makes envs, got one {type(creator).__name__} that is made "
+                "already. Pass a class, or wrap it: lambda: make_my_env()."
+            )
+        if not callable(creator):
+            hint = f": lambda: gymnasium.make({creator!r})" if isinstance(creator, str) else ""
+            raise ArgumentTypeError(
+                f"env: expected a creator or a list of creators, got {type(creator).__name__}{hint}"
+            )
+    if not creators:
+        raise ArgumentError("env: expected at least one creator, got an empty list")
+    if num_envs is not None and num_envs != len(creators):
+        raise ArgumentError(
+            f"num_envs: expected {len(creators)}, the length of the list of creators, got {num_envs}"
+        )
+    return creators
+
+
+def autoreset(mode: AutoresetMode | str) -> AutoresetMode:
+    """The mode, given as itself or by its value.
+
+    Raises:
+        ArgumentError: If there is no such mode.
+    """
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        known = ", ".join(repr(m.value) for m in AutoresetMode)
+        raise ArgumentError(f"autoreset_mode: expected one of {known}, got {mode!r}") from None
+
+
+def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
+    """One seed per env: counted up from an integer, or as a list gives them.
+
+    Raises:
+        ArgumentError: On anything but an integer, a sequence of the right length or None.
+    """
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, (int, np.integer)):
+        return [int(seed) + i for i in range(num_envs)]
+    try:
+        seeds = list(seed)
+    except TypeError:
+        kind = type(seed).__name__
+        raise ArgumentTypeError(f"seed: expected an integer, a list or None, got {kind}") from None
+    for each in seeds:
+        if each is not None and not isinstance(each, (int, np.integer)):
+            raise ArgumentTypeError(f"seed: expected integers, got {each!r}")
+    if len(seeds) != num_envs:
+        raise ArgumentError(f"seed: expected one for each of {num_envs} envs, got {len(seeds)}")
+    return [None if each is None else int(each) for each in seeds]
+
+
+def reset_mask_of(
+    options: dict[str, Any] | None, num_envs: int
+) -> tuple[NDArray[np.bool_], dict[str, Any] | None]:
+    """The envs to reset, and the options that are for the envs themselves; `options` is not changed.
+
+    Raises:
+        ArgumentError: If the mask is none.
+    """
+    if options is None or "reset_mask" not in options:
+        return np.ones(num_envs, np.bool_), options
+    rest = {key: value for key, value in options.items() if key != "reset_mask"}
+    mask = options["reset_mask"]
+    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+        got = mask.dtype if isinstance(mask, np.ndarray) else type(mask).__name__
+        raise ArgumentTypeError(f"reset_mask: expected a NumPy array of bool, got {got}")
+    if mask.shape != (num_envs,):
+        raise ArgumentError(f"reset_mask: expected shape ({num_envs},), got {mask.shape}")
+    if not mask.any():
+        raise ArgumentError("reset_mask: expected at least one True, got none")
+    return mask.copy(), rest
