@@ -239,7 +239,11 @@ class Parallel:
         (Plain(), ArgumentTypeError, r"env: expected something that makes envs, got one Plain.*lambda"),
         ([Plain, Plain()], ArgumentTypeError, r"got one Plain that is made already"),
         ([], ArgumentError, r"expected at least one creator"),
-        ("CartPole-v1", ArgumentTypeError, r"got str: lambda: gymnasium.make\('CartPole-v1'\)"),
+        (
+            "CartPole-v1",
+            ArgumentTypeError,
+            r"got 'CartPole-v1'. Pass lambda: gymnasium.make\('CartPole-v1'\)",
+        ),
         (object, ArgumentTypeError, r"got object without reset, step, observation_space, action_space"),
         (Parallel, ArgumentTypeError, r"Parallel is a PettingZoo env"),
     ],
@@ -256,6 +260,25 @@ def test_num_envs_must_be_a_positive_integer(num_envs):
         shoal.Serial(Plain, num_envs)
     with pytest.raises(ArgumentError, match="num_envs: expected 2, the length of the list"):
         shoal.Serial([Plain, Plain], 3)
+
+
+def test_nan_is_outside_of_every_space():
+    with shoal.Serial(lambda: Plain(step=(np.array([np.nan]), 0.0, False, False, {}))) as vec:
+        vec.reset()
+        with pytest.warns(UserWarning, match="is outside its space") as caught:
+            vec.step([0])
+        assert caught[0].filename == __file__
+
+
+class NoSpace(Plain):
+    observation_space = (2, 3)
+
+
+def test_a_space_that_is_none():
+    with pytest.raises(
+        shoal.errors.SpaceError, match=r"observation_space of NoSpace: expected a gymnasium.Space"
+    ):
+        shoal.Serial(NoSpace)
 
 
 def test_bounds_warn_once():

@@ -314,6 +314,8 @@ def test_an_array_put_in_the_place_of_a_row_is_noticed():
 def test_a_value_that_does_not_fit_an_env_alone():
     with pytest.raises(ObservationError, match=r'value\["n"\]: missing'):
         Scribe().write(0, {"text": "a"})
+    with pytest.raises(ArgumentError, match=r"agent: expected one from 0 to 0, got 7"):
+        Scribe().write(7, {"text": "a", "n": 1})
 
 
 def test_what_an_author_must_define():

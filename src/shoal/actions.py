@@ -212,7 +212,8 @@ class FlatActions:
                 exact = part.astype(field.dtype)
             lost = (exact != part).reshape(len(needed), -1).any(1) & counts
             if field.dtype.kind != "f" and lost.any():
-                raise Misfit(field.path, f"expected integers, got {part[int(lost.argmax())]}")
+                row = int(lost.argmax())
+                raise Misfit(field.path, f"expected integers, got {part[row]} in row {row}")
             column = columns[index]
             column[counts] = exact[counts] + start
             if index in self._layout.conditions:

@@ -13,16 +13,17 @@ Observations are packed into rows by the steppers (`shoal._core`); this file onl
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium import Space, spaces
-from gymnasium.logger import warn
 from gymnasium.vector import VectorEnv
 
 from shoal.env import Env
-from shoal.errors import ArgumentTypeError
+from shoal.errors import ArgumentError, ArgumentTypeError, SpaceError
 
 Creator = Callable[[], Any]
 
@@ -69,7 +70,8 @@ class SingleEnv:
         elif seed is not None:
             self._seed_old(seed)
         if self._takes_options:
-            arguments["options"] = options and dict(options)  # an env may change its own copy
+            # Copied, because an env may change what it gets.
+            arguments["options"] = dict(options) if isinstance(options, dict) else options
         elif options:
             raise ArgumentTypeError(
                 f"options: reset() of {type(self.env).__name__} takes none, got {options!r}"
@@ -81,7 +83,10 @@ class SingleEnv:
             self.env.seed(seed)
         elif not self._warned:
             self._warned = True
-            warn(f"{type(self.env).__name__} takes no seed, by reset(seed=...) or seed(): it was not seeded")
+            name = type(self.env).__name__
+            warnings.warn(
+                f"{name} takes no seed, by reset(seed=...) or seed(): it was not seeded", stacklevel=2
+            )
 
     def restart(self) -> tuple[Any, dict[str, Any]]:
         """Begin the next episode where the env's own random stream stands."""
@@ -142,7 +147,18 @@ def adopt(env: Any) -> SingleEnv | Env | VectorEnv[Any, Any, Any]:
         raise ArgumentTypeError(
             f"a creator must return an env, got {type(env).__name__} without {', '.join(missing)}"
         )
-    return env if isinstance(env, Env) else SingleEnv(env)
+    for name in ("observation_space", "action_space"):
+        space = to_gymnasium_space(getattr(env, name))
+        if not isinstance(space, Space):
+            raise SpaceError(f"{name} of {type(env).__name__}: expected a gymnasium.Space, got {space!r}")
+    if not isinstance(env, Env):
+        return SingleEnv(env)
+    agents: Any = env.num_agents
+    if not isinstance(agents, (int, np.integer)) or agents < 1:
+        raise ArgumentError(
+            f"num_agents of {type(env).__name__}: expected a positive integer, got {env.num_agents!r}"
+        )
+    return env
 
 
 def to_gymnasium_space(space: Any) -> Space[Any]:

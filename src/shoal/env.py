@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from gymnasium import Space
+from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from shoal._core import Packer
@@ -15,6 +17,13 @@ from shoal.layout import Layout
 
 _BOUND = ("observations", "actions", "rewards", "terminations", "truncations", "mask", "_packer")
 """What `bind` sets: it belongs to the rows, not to the env."""
+
+
+def _fixed(nested: Any) -> Any:
+    """Nested arrays whose dicts refuse assignment: it would replace a row's view instead of writing it."""
+    if isinstance(nested, dict):
+        return MappingProxyType({key: _fixed(part) for key, part in nested.items()})
+    return tuple(map(_fixed, nested)) if isinstance(nested, tuple) else nested
 
 
 class Env:
@@ -44,6 +53,7 @@ class Env:
         terminations: bool, one per agent.
         truncations: bool, one per agent.
         mask: bool, one per agent.
+        np_random: A random stream, as `gymnasium.Env` has one.
 
     Args:
         buf: Rows to use from the start; by default the vec binds them later.
@@ -92,12 +102,17 @@ class Env:
             raise ArgumentError(f"expected {self.num_agents} rows, one per agent, got {len(rows)}")
         observation, action = Layout(self.observation_space), Layout(self.action_space)
         self._packer = Packer(observation, rows.observations)
-        self.observations: Any = observation.root.views(observation.columns(rows.observations))
-        self.actions: Any = action.root.views(action.columns(rows.actions))
+        self.observations: Any = _fixed(observation.root.views(observation.columns(rows.observations)))
+        self.actions: Any = _fixed(action.root.views(action.columns(rows.actions)))
         self.rewards: NDArray[np.float64] = rows.rewards
         self.terminations: NDArray[np.bool_] = rows.terminations
         self.truncations: NDArray[np.bool_] = rows.truncations
         self.mask: NDArray[np.bool_] = rows.mask
+
+    def bound(self) -> list[tuple[str, Any]]:
+        """The arrays that `bind` set, by name: what the env must write into and never replace."""
+        names = ("observations", "rewards", "terminations", "truncations", "mask")
+        return [(name, self.__dict__[name]) for name in names]
 
     def __getattr__(self, name: str) -> Any:
         """Give an env that stands alone rows of its own, the first time it needs them."""
@@ -116,13 +131,18 @@ class Env:
 
         Raises:
             ObservationError: If it does not fit.
+            ArgumentError: If there is no such agent.
         """
+        if not 0 <= agent < self.num_agents:
+            raise ArgumentError(f"agent: expected one from 0 to {self.num_agents - 1}, got {agent}")
         self._packer.write(agent, value)
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> dict[str, Any] | list[dict[str, Any]] | None:
         """Begin an episode and write the first observations.
+
+        A subclass defines it, and may call ``super().reset(seed=seed)`` first: that seeds ``np_random``.
 
         Args:
             seed: A new seed, or None to go on with the env's own random stream.
@@ -131,7 +151,24 @@ class Env:
         Returns:
             Nothing, an info (it stands at the env's first row), or one info per agent.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define reset()")
+        if type(self).reset is Env.reset:
+            raise NotImplementedError(f"{type(self).__name__} must define reset()")
+        if seed is not None:
+            self._random, self._random_seed = seeding.np_random(seed)
+        return None
+
+    @property
+    def np_random(self) -> np.random.Generator:
+        """The env's random stream, made when it is first needed."""
+        if "_random" not in self.__dict__:
+            self._random, self._random_seed = seeding.np_random()
+        return self._random
+
+    @property
+    def np_random_seed(self) -> int:
+        """What `np_random` was seeded with."""
+        _ = self.np_random
+        return self._random_seed
 
     def step(self, actions: Any) -> dict[str, Any] | list[dict[str, Any]] | None:
         """Move by one step and write observations, rewards and flags.

@@ -49,11 +49,15 @@ class Field:
     nbytes: int = field(init=False)
     """Bytes it takes in a row."""
     dtype_name: str = field(init=False)
+    codes: dict[str, int] = field(init=False, repr=False, compare=False)
+    """Text only: the code of each character."""
 
     def __post_init__(self) -> None:
         size = math.prod(self.shape)
         nbytes = 0 if self.kind is Kind.OBJECT else size * self.dtype.itemsize
-        for name, value in (("size", size), ("nbytes", nbytes), ("dtype_name", self.dtype.name)):
+        codes = {character: code for code, character in enumerate(self.alphabet) if code > 0}
+        worked_out = {"size": size, "nbytes": nbytes, "dtype_name": self.dtype.name, "codes": codes}
+        for name, value in worked_out.items():
             object.__setattr__(self, name, value)
 
     def bounds(self) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -87,18 +91,17 @@ class Field:
         if len(text) > limit:
             raise Misfit(self.path, f"expected at most {limit} characters, got {len(text)}: {text!r}")
         codes = np.zeros(limit, self.dtype)
-        for position, character in enumerate(text):
-            code = self.alphabet.find(character, 1)
-            if code < 0:
-                raise Misfit(self.path, f"expected characters of its charset, got {character!r}")
-            codes[position] = code
+        try:
+            codes[: len(text)] = [self.codes[character] for character in text]
+        except KeyError as error:
+            raise Misfit(self.path, f"expected characters of its charset, got {error}") from None
         return codes
 
     def decode_text(self, codes: NDArray[Any]) -> str:
         """The text behind its codes."""
         taken = codes.tolist()
         end = taken.index(0) if 0 in taken else len(taken)
-        return "".join(self.alphabet[code] for code in taken[:end])
+        return "".join([self.alphabet[code] for code in taken[:end]])
 
 
 class Misfit(ObservationError):

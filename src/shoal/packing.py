@@ -35,7 +35,9 @@ def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> NDArray[Any]:
     untyped = integers and not isinstance(value, (np.ndarray, np.generic))
     castable = untyped or np.can_cast(array.dtype, field.dtype, "same_kind")
     if array.shape != shape or not castable:
-        got = describe(value if array.dtype == object else array)
+        got = describe(array)
+        if array.dtype == object:
+            got = f"{describe(value)} that is no array of numbers"
         problem = f"expected shape {shape} and dtype {field.dtype}, got {got}"
         raise Misfit(field.path, problem, is_type=not castable)
     if integers and not np.can_cast(array.dtype, field.dtype):

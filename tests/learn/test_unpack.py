@@ -92,5 +92,7 @@ def test_rows_of_another_layout_are_refused():
         unpack(torch.zeros((3, 7), dtype=torch.uint8), layout)
     with pytest.raises(shoal.errors.ArgumentError, match=r"got torch.float32"):
         unpack(torch.zeros((3, 16)), layout)
+    with pytest.raises(TypeError, match=r"expected a layout, got Dict"):
+        unpack(torch.zeros((3, 16)), layout.space)
     with pytest.raises(TypeError, match=r"expected a tensor, got ndarray"):
         unpack(np.zeros((3, 16), np.uint8), layout)

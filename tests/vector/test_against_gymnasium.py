@@ -260,8 +260,9 @@ def test_an_unknown_autoreset_mode(mode):
         shoal.Serial(SentinelEnv, autoreset_mode=mode)
 
 
-def test_a_mode_may_be_given_by_its_value():
-    with shoal.Serial(SentinelEnv, autoreset_mode="SameStep") as vec:
+@pytest.mark.parametrize("mode", ["SameStep", "SAME_STEP", AutoresetMode.SAME_STEP])
+def test_a_mode_may_be_given_by_its_value_or_name(mode):
+    with shoal.Serial(SentinelEnv, autoreset_mode=mode) as vec:
         assert vec.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
 
 

@@ -406,6 +406,19 @@ def test_an_env_that_cannot_be_pickled_says_so():
         vec.step([0])
 
 
+def test_an_env_that_forgets_its_state_when_pickled_says_so():
+    class Forgets(SentinelEnv, gymnasium.utils.EzPickle):
+        def __init__(self):
+            gymnasium.utils.EzPickle.__init__(self)
+            SentinelEnv.__init__(self)
+
+    for create in (Forgets, lambda: gymnasium.wrappers.TimeLimit(Forgets(), 5)):
+        with shoal.Serial(create) as vec:
+            vec.reset(seed=0)
+            with pytest.raises(SnapshotError, match=r"Forgets is an EzPickle: .* forgets its state"):
+                vec.snapshot()
+
+
 def test_a_snapshot_of_another_vec_is_refused():
     with shoal.Serial(SentinelEnv, 2) as small, shoal.Serial(SentinelEnv, 3) as large:
         small.reset()

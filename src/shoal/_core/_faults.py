@@ -10,8 +10,8 @@ def observation_error(misfit: Misfit, env: int, verb: str) -> ObservationError:
     """The public error for a value that does not fit its row."""
     error = ObservationTypeError if misfit.is_type else ObservationError
     return error(
-        f"{where(misfit.path, misfit.root or 'observation')}: {misfit.problem}, from {verb}() of env {env}. "
-        f"Correct the env's observation_space or what its {verb}() returns."
+        f"{where(misfit.path, misfit.root or 'observation')}: {misfit.problem}, from {verb}() of env {env}."
+        + ("" if misfit.root else f" Correct the env's observation_space or what its {verb}() returns.")
     )
 
 

@@ -50,11 +50,16 @@ def unpack(obs: torch.Tensor, layout: Layout) -> Any:
             f"expected a tensor, got {type(obs).__name__}: pass torch.from_numpy(obs), or call "
             "layout.unpack(obs)"
         )
+    if not isinstance(layout, Layout):
+        raise ArgumentTypeError(
+            f"expected a layout, got {type(layout).__name__}: pass vec.observation_layout, or "
+            "shoal.layout(space)"
+        )
     flat_shape = tuple(layout.flat_shape)
     lead = obs.shape[: obs.dim() - len(flat_shape)]
     if obs.dtype != _TORCH.get(layout.flat_dtype_name) or tuple(obs.shape[len(lead) :]) != flat_shape:
         raise ArgumentError(
-            f"expected rows of dtype {layout.flat_dtype_name} and shape (..., {flat_shape}), got "
+            f"expected rows of dtype {layout.flat_dtype_name} and shape {('...', *flat_shape)}, got "
             f"{obs.dtype} and {tuple(obs.shape)}. Pass what the vec returned with flat=True."
         )
     if isinstance(layout.root, Leaf) and flat_shape == layout.root.field.shape:

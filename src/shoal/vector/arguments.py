@@ -30,10 +30,8 @@ def creators_of(env: Any, num_envs: Any) -> list[Creator]:
                 "already. Pass a class, or wrap it: lambda: make_my_env()."
             )
         if not callable(creator):
-            hint = f": lambda: gymnasium.make({creator!r})" if isinstance(creator, str) else ""
-            raise ArgumentTypeError(
-                f"env: expected a creator or a list of creators, got {type(creator).__name__}{hint}"
-            )
+            hint = f". Pass lambda: gymnasium.make({creator!r})" if isinstance(creator, str) else ""
+            raise ArgumentTypeError(f"env: expected a creator or a list of creators, got {creator!r}{hint}")
     if not creators:
         raise ArgumentError("env: expected at least one creator, got an empty list")
     if num_envs is not None and num_envs != len(creators):
@@ -44,11 +42,13 @@ def creators_of(env: Any, num_envs: Any) -> list[Creator]:
 
 
 def autoreset(mode: AutoresetMode | str) -> AutoresetMode:
-    """The mode, given as itself or by its value.
+    """The mode, given as itself, by its value ("NextStep") or by its name ("NEXT_STEP").
 
     Raises:
         ArgumentError: If there is no such mode.
     """
+    if isinstance(mode, str) and mode in AutoresetMode.__members__:
+        return AutoresetMode[mode]
     try:
         return AutoresetMode(mode)
     except ValueError:

@@ -10,6 +10,7 @@ that reach into the envs (`_call`, `_set_attr`, `_render`, `_freeze`, `_thaw`, `
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import Enum
@@ -17,7 +18,6 @@ from typing import Any, Self
 
 import numpy as np
 from gymnasium import Space
-from gymnasium.logger import warn
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space
@@ -462,7 +462,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
                 "reset_mask: agents of one env can only be reset together, got a mask that splits env "
                 f"{int(split.argmax())}"
             )
-        return by_env.all(1)  # type: ignore[no-any-return]
+        return by_env[:, 0]
 
     def _refuse_finished(self, mask: NDArray[np.bool_]) -> None:
         alive = mask.reshape(self._total_envs, self.agents_per_env).any(1)
@@ -482,14 +482,16 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
                 continue
             column = self._columns[index]
             low, high = field.bounds()
-            outside = ((column < low) | (column > high)).reshape(self.num_rows, -1).any(1)
+            # Asked this way, NaN is outside as well.
+            outside = ~((column >= low) & (column <= high)).reshape(self.num_rows, -1).all(1)
             outside &= layout.counts(index, self._columns) & self._arena.mask
             if outside.any():
                 row = int(outside.argmax())
                 self._unchecked.clear()
-                warn(
+                warnings.warn(
                     f"{where(field.path, 'observation')} of env {row // self.agents_per_env}, from {verb}(), "
-                    f"is outside its space {field.space}. Values are passed on as they are."
+                    f"is outside its space {field.space}. Values are passed on as they are.",
+                    stacklevel=4,  # where the user called reset() or step()
                 )
                 return
 
@@ -510,4 +512,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         return f"{type(self).__name__}({name}num_envs={self.num_envs}{agents})"
 
 
-_FAILED = "an env raised during the last call, so the rows are not of one moment: call reset() first"
+_FAILED = (
+    "the last call was interrupted, or an env raised in it, so the rows are not of one moment: "
+    "call reset() first"
+)

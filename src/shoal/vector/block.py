@@ -13,6 +13,7 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+from gymnasium.utils import EzPickle
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from numpy.typing import NDArray
 
@@ -204,6 +205,11 @@ def _freeze(unit: Unit) -> Any:
     if isinstance(unit, GymnasiumVectorEnv) and own is not None:
         return own()
     env = unit.env if isinstance(unit, SingleEnv) else unit
+    if _forgets_its_state(env):
+        raise SnapshotError(
+            f"{type(getattr(env, 'unwrapped', env)).__name__} is an EzPickle: pickling it keeps the "
+            "arguments of its constructor and forgets its state. Give it __getstate__ and __setstate__."
+        )
     try:
         return cloudpickle.dumps(unit)
     except Exception as error:
@@ -211,6 +217,15 @@ def _freeze(unit: Unit) -> Any:
             f"{type(env).__name__} cannot be pickled, so it cannot be in a snapshot: {error}. "
             "Give it __getstate__ and __setstate__."
         ) from error
+
+
+def _forgets_its_state(env: Any) -> bool:
+    """Whether the env, or one inside its wrappers, pickles only how it was made."""
+    while env is not None:
+        if isinstance(env, EzPickle) and type(env).__getstate__ is EzPickle.__getstate__:
+            return True
+        env = env.__dict__.get("env") if hasattr(env, "__dict__") else None
+    return False
 
 
 def _thaw(frozen: Any, unit: Unit) -> Unit:

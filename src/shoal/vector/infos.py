@@ -9,10 +9,13 @@ others hold 0 or None.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+_NUMBERS = {int, float, bool, np.int32, np.int64, np.float32, np.float64}
 
 
 def merge_infos(pairs: Iterable[tuple[int, dict[str, Any]]], num_rows: int) -> dict[str, Any]:
@@ -32,15 +35,22 @@ def merge_infos(pairs: Iterable[tuple[int, dict[str, Any]]], num_rows: int) -> d
 
 
 def _merge(values: dict[int, Any], num_rows: int) -> Any:
+    kinds = set(map(type, values.values()))
+    if len(kinds) == 1 and kinds <= _NUMBERS:  # by far the most common, and never inexact
+        with suppress(OverflowError):  # an int beyond 64 bits
+            (kind,) = kinds
+            array: NDArray[Any] = np.zeros(num_rows, kind)
+            array[list(values)] = list(values.values())
+            return array
     if all(isinstance(value, dict) for value in values.values()):
         return merge_infos(values.items(), num_rows)
     dtype, shape = _common(values)
     if dtype is None:
         return _objects(values, num_rows)
-    array = np.zeros((num_rows, *shape), dtype)
+    stacked = np.zeros((num_rows, *shape), dtype)
     for row, value in values.items():
-        array[row] = value
-    return array
+        stacked[row] = value
+    return stacked
 
 
 def _common(values: dict[int, Any]) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
