@@ -298,17 +298,75 @@ def test_infos_that_make_no_sense(said, text):
             vec.step([1] * 6)
 
 
-def test_an_array_put_in_the_place_of_a_row_is_noticed():
+@pytest.mark.parametrize("name", ["observations", "rewards", "terminations", "truncations", "mask"])
+def test_an_array_put_in_the_place_of_a_row_is_noticed(name):
     class Forgetful(Herd):
         def step(self, actions):
-            self.observations = np.ones((3, 1), np.float32)
+            setattr(self, name, np.ones(3))
 
     with shoal.Serial(Forgetful) as vec:
         vec.reset()
         with pytest.raises(
-            ObservationError, match=r"self.observations\[...\] = x, not self.observations = x"
+            ObservationError, match=rf"write self.{name}\[...\] = x, not self.{name} = x, from"
         ):
             vec.step([1, 1, 1])
+
+
+def test_a_leaf_put_in_the_place_of_a_view_is_refused():
+    class Forgetful(Scribe):
+        def step(self, actions):
+            self.observations["n"] = np.ones(1)
+
+    with shoal.Serial(Forgetful) as vec:
+        vec.reset()
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            vec.step({"a": [0], "b": np.zeros((1, 2))})
+
+
+def test_somebody_must_act_after_a_reset():
+    class Asleep(Herd):
+        def reset(self, seed=None, options=None):
+            self.mask[:] = False
+
+    with (
+        shoal.Serial(Asleep) as vec,
+        pytest.raises(ObservationError, match=r"mask: expected an agent that acts"),
+    ):
+        vec.reset()
+
+
+def test_a_first_step_needs_a_reset():
+    with shoal.Serial(Herd) as vec:
+        with pytest.raises(shoal.errors.ResetNeeded, match=r"before its first reset"):
+            vec.step([1, 1, 1])
+        vec.reset()
+        vec.step([1, 1, 1])
+
+
+def test_a_random_stream_as_in_gymnasium():
+    class Random(Herd):
+        def reset(self, seed=None, options=None):
+            super(Herd, self).reset(seed=seed)
+            self.count = 0
+            self.observations[:, 0] = self.np_random.random(3)
+
+    with shoal.Serial(Random, 2) as vec:
+        first, _ = vec.reset(seed=3)
+        again, _ = vec.reset(seed=3)
+        assert first.tolist() == again.tolist()
+        assert vec.reset()[0].tolist() != first.tolist()
+        assert vec.np_random_seed == (3, 4)
+    alone = Random()
+    alone.reset()
+    assert alone.np_random_seed >= 0
+
+
+def test_an_env_needs_agents():
+    class Nobody(Herd):
+        num_agents = 0
+
+    with pytest.raises(ArgumentError, match=r"num_agents of Nobody: expected a positive integer, got 0"):
+        shoal.Serial(Nobody)
 
 
 def test_a_value_that_does_not_fit_an_env_alone():

@@ -65,10 +65,13 @@ class Packer:
         dtype, shape = field.dtype, field.shape
         views = row_views(column)
         if field.kind is Kind.SCALAR:
-            scalar = dtype.type
+            usual = (dtype.type, int) if dtype == np.int64 else (dtype.type,)
 
             def write_scalar(row: int, value: Any) -> None:
-                column[row] = value if type(value) is scalar else fit(field, value)
+                try:
+                    column[row] = value if type(value) in usual else fit(field, value)
+                except OverflowError:  # an int beyond 64 bits
+                    column[row] = fit(field, value)
 
             return write_scalar
 

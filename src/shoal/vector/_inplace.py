@@ -68,9 +68,10 @@ class InPlaceStepper:
         arena.terminations[:] = False
         arena.truncations[:] = False
         said: list[Infos] = []
-        for index, env in enumerate(self._envs):
-            if acting[index * self._agents : (index + 1) * self._agents].any():
-                said.append(self._call(index, "step", env.actions))
+        alive: list[bool] = acting.reshape(len(self._envs), self._agents).any(1).tolist()  # type: ignore[assignment]
+        for index, acts in enumerate(alive):
+            if acts:
+                said.append(self._call(index, "step", self._envs[index].actions))
             else:  # finished by the last step, under NEXT_STEP
                 said.append(self._reset_one(index, None, None))
         # An agent that has finished, or has not acted yet, has no transition; one that waits for its turn
