@@ -10,6 +10,7 @@ to the next: only what was measured together can be compared.
 import argparse
 import statistics
 import time
+from contextlib import suppress
 
 import gymnasium
 import numpy as np
@@ -40,6 +41,12 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=8.0)
     args = parser.parse_args()
+    if args.num_envs < 1 or args.seconds <= 0:
+        parser.error("--num-envs and --seconds must be positive")
+    try:
+        gymnasium.spec(args.env)
+    except gymnasium.error.Error as error:
+        parser.error(f"--env: {error}")
 
     creators = [lambda: gymnasium.make(args.env)] * args.num_envs
     contestants = {
@@ -66,9 +73,10 @@ def main() -> None:
 
     ours, theirs = rates.values()
     ratios = np.array(ours) / np.array(theirs)
-    table = Table(title=f"{args.num_envs} x {args.env}, one process, {turns} turns each")
+    console.print(f"{args.num_envs} x {args.env}, one process, {turns} turns each")
+    table = Table()
     table.add_column("vector env")
-    table.add_column("rows per second", justify="right")
+    table.add_column("steps per second", justify="right")
     for name, measured in rates.items():
         table.add_row(name, f"{statistics.median(measured):,.0f}")
     console.print(table)
@@ -79,4 +87,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with suppress(KeyboardInterrupt):  # Ctrl-C ends the demo, without a page of traceback
+        main()
