@@ -5,6 +5,7 @@ to the next: only what was measured together can be compared.
 
     make run
     make run ARGS="--env Acrobot-v1 --num-envs 16 --seconds 5"
+    make run ARGS="--env nested"        an env that costs nothing, so that only the vector env is measured
 """
 
 import argparse
@@ -14,11 +15,41 @@ from contextlib import suppress
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Space
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 import shoal
+
+
+class Nothing(gymnasium.Env):
+    """Returns the same observation for ever, at no cost."""
+
+    action_space = Discrete(2)
+
+    def __init__(self, observation_space: Space) -> None:
+        self.observation_space = observation_space
+        self.observation = observation_space.sample()
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation, {}
+
+    def step(self, action):
+        return self.observation, 0.0, False, False, {}
+
+
+NOTHING = {
+    "null": Box(-1, 1, (4,)),
+    "nested": Dict(
+        {
+            "map": Box(0, 255, (5, 5), np.uint8),
+            "stats": Dict({"health": Box(0, 1, (3,)), "place": Discrete(9)}),
+            "keys": MultiBinary(4),
+        }
+    ),
+    "frame": Box(0, 255, (84, 84, 4), np.uint8),
+}
 
 
 def measure(vec: gymnasium.vector.VectorEnv, actions: list, seconds: float) -> float:
@@ -37,18 +68,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--env", default="CartPole-v1", help="any Gymnasium id")
+    parser.add_argument(
+        "--env", default="CartPole-v1", help=f"any Gymnasium id, or one of {', '.join(NOTHING)}"
+    )
     parser.add_argument("--num-envs", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=8.0)
     args = parser.parse_args()
     if args.num_envs < 1 or args.seconds <= 0:
         parser.error("--num-envs and --seconds must be positive")
-    try:
-        gymnasium.spec(args.env)
-    except gymnasium.error.Error as error:
-        parser.error(f"--env: {error}")
+    if args.env not in NOTHING:
+        try:
+            gymnasium.spec(args.env)
+        except gymnasium.error.Error as error:
+            parser.error(f"--env: {error}")
 
-    creators = [lambda: gymnasium.make(args.env)] * args.num_envs
+    def create() -> gymnasium.Env:
+        return Nothing(NOTHING[args.env]) if args.env in NOTHING else gymnasium.make(args.env)
+
+    creators = [create] * args.num_envs
     contestants = {
         "shoal.Serial": shoal.Serial(creators, copy=False),
         "gymnasium SyncVectorEnv": gymnasium.vector.SyncVectorEnv(creators, copy=False),
