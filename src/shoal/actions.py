@@ -181,7 +181,7 @@ class FlatActions:
         else:
             low, high = np.concatenate(lows), np.concatenate(highs)
             whole = np.concatenate([np.full(f.size, f.dtype.kind != "f") for f in layout.fields])
-            if any(discrete) or len(set(whole.tolist())) == 2:
+            if any(discrete) or (low.dtype.kind == "f" and whole.any()):
                 self.space = MixedBox(low, high, whole)
             else:
                 self.space = spaces.Box(low, high, dtype=low.dtype.type)

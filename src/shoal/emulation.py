@@ -48,11 +48,15 @@ class SingleEnv:
         self._is_pair = (
             isinstance(space, spaces.Tuple) and len(space) == 2 and isinstance(space[1], spaces.Dict)
         )
-        parameters = inspect.signature(env.reset).parameters
-        anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        try:
+            parameters = list(inspect.signature(env.reset).parameters.values())
+            names = {parameter.name for parameter in parameters}
+            anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        except (TypeError, ValueError):  # a compiled method does not say what it takes
+            names, anything = set(), True
         self._warned = False
-        self._takes_seed = anything or "seed" in parameters
-        self._takes_options = anything or "options" in parameters
+        self._takes_seed = anything or "seed" in names
+        self._takes_options = anything or "options" in names
 
     def __reduce__(self) -> tuple[type[SingleEnv], tuple[Any]]:
         """Pickle as the env alone; the rest is derived from it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,20 @@ _BOUND = ("observations", "actions", "rewards", "terminations", "truncations", "
 """What `bind` sets: it belongs to the rows, not to the env."""
 
 
+class _Views(dict[str, Any]):
+    """A dict of views that refuses assignment: it would replace a row's view instead of writing into it."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise TypeError(f"write into the row: [{key!r}][...] = x, not [{key!r}] = x")
+
+    def __reduce__(self) -> Any:
+        """A copy is an ordinary dict."""
+        return dict, (dict(self),)
+
+
 def _fixed(nested: Any) -> Any:
-    """Nested arrays whose dicts refuse assignment: it would replace a row's view instead of writing it."""
     if isinstance(nested, dict):
-        return MappingProxyType({key: _fixed(part) for key, part in nested.items()})
+        return _Views({key: _fixed(part) for key, part in nested.items()})
     return tuple(map(_fixed, nested)) if isinstance(nested, tuple) else nested
 
 
@@ -92,15 +101,19 @@ class Env:
         if buf is not None:
             self.bind(buf)
 
-    def bind(self, rows: Arena) -> None:
+    def bind(self, rows: Arena, layouts: tuple[Layout, Layout] | None = None) -> None:
         """Let the env write into these rows from now on. Called by the vec.
+
+        Args:
+            rows: One for each agent.
+            layouts: Of observations and actions in these rows; by default, of the env's own spaces.
 
         Raises:
             ArgumentError: If there are not as many rows as agents.
         """
         if len(rows) != self.num_agents:
             raise ArgumentError(f"expected {self.num_agents} rows, one per agent, got {len(rows)}")
-        observation, action = Layout(self.observation_space), Layout(self.action_space)
+        observation, action = layouts or self._layouts()
         self._packer = Packer(observation, rows.observations)
         self.observations: Any = _fixed(observation.root.views(observation.columns(rows.observations)))
         self.actions: Any = _fixed(action.root.views(action.columns(rows.actions)))
@@ -108,6 +121,9 @@ class Env:
         self.terminations: NDArray[np.bool_] = rows.terminations
         self.truncations: NDArray[np.bool_] = rows.truncations
         self.mask: NDArray[np.bool_] = rows.mask
+
+    def _layouts(self) -> tuple[Layout, Layout]:
+        return Layout(self.observation_space), Layout(self.action_space)
 
     def bound(self) -> list[tuple[str, Any]]:
         """The arrays that `bind` set, by name: what the env must write into and never replace."""
@@ -118,8 +134,8 @@ class Env:
         """Give an env that stands alone rows of its own, the first time it needs them."""
         if name not in _BOUND:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        layouts = Layout(self.observation_space), Layout(self.action_space)
-        self.bind(Arena.allocate(self.num_agents, *layouts))
+        layouts = self._layouts()
+        self.bind(Arena.allocate(self.num_agents, *layouts), layouts)
         return getattr(self, name)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -163,6 +179,10 @@ class Env:
         if "_random" not in self.__dict__:
             self._random, self._random_seed = seeding.np_random()
         return self._random
+
+    @np_random.setter
+    def np_random(self, value: np.random.Generator) -> None:
+        self._random, self._random_seed = value, -1
 
     @property
     def np_random_seed(self) -> int:

@@ -30,6 +30,7 @@ from gymnasium.error import (
     ClosedEnvironmentError,
     NoAsyncCallError,
 )
+from gymnasium.error import ResetNeeded as GymnasiumResetNeeded
 
 
 class ShoalError(Exception):
@@ -80,7 +81,7 @@ class CallError(ShoalError, RuntimeError):
     """A verb was called when it makes no sense."""
 
 
-class ResetNeeded(CallError):
+class ResetNeeded(CallError, GymnasiumResetNeeded):
     """An env failed half-way through a step, so the rows are not of one moment any more."""
 
 

@@ -51,7 +51,7 @@ class Plan:
         alphabet: str = "",
     ) -> Leaf:
         """Append a field."""
-        dtype = np.dtype(dtype)
+        dtype = np.dtype(dtype).newbyteorder("=")  # rows are in the machine's own order
         if kind is Kind.OBJECT:
             offset = self.num_objects
             self.num_objects += 1
@@ -191,7 +191,6 @@ class Layout:
             )
         # A row is never empty, so that a batch of rows always has an address and a stride.
         self.nbytes = max(-(-plan.end // plan.alignment), 1) * plan.alignment
-        self.alignment = plan.alignment
         dtypes = {f.dtype for f in self.fields}
         self.flat_dtype: np.dtype[Any] = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.uint8)
         self.flat_dtype_name = self.flat_dtype.name
@@ -280,7 +279,7 @@ class Layout:
             )
         if self.size == 0:
             return np.zeros((*lead, self.nbytes), np.uint8)
-        return flat.reshape((*lead, self.size)).view(np.uint8)
+        return np.ascontiguousarray(flat.reshape((*lead, self.size))).view(np.uint8)
 
     def pack(self, value: Any) -> NDArray[Any]:
         """One value as a flat row.
@@ -342,7 +341,7 @@ def _structured(node: Node, nbytes: int) -> np.dtype[Any]:
                 continue
             else:
                 part, offset = np.dtype((member.dtype, member.shape)), member.offset
-            names.append(name if name not in names else f"{name} (another)")
+            names.append(name)
             formats.append(part)
             offsets.append(offset)
         return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": nbytes})

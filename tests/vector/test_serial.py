@@ -423,7 +423,7 @@ def test_a_snapshot_of_another_vec_is_refused():
     with shoal.Serial(SentinelEnv, 2) as small, shoal.Serial(SentinelEnv, 3) as large:
         small.reset()
         large.reset()
-        with pytest.raises(SnapshotError, match="other rows"):
+        with pytest.raises(SnapshotError, match="another number of rows: 2, not 3"):
             large.restore(small.snapshot())
         large.step([0, 0, 0])
 
@@ -433,7 +433,7 @@ def test_what_is_no_snapshot_is_refused():
         for thing in ({}, None, 3):
             with pytest.raises(SnapshotError, match=r"expected what snapshot\(\) returned"):
                 vec.restore(thing)
-        with pytest.raises(SnapshotError, match=r"of a vec with AutoresetMode.SAME_STEP"):
+        with pytest.raises(SnapshotError, match=r"another autoreset_mode: AutoresetMode.SAME_STEP"):
             vec.restore(other.snapshot())
 
 

@@ -12,8 +12,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal._core._faults import name_env, observation_error
-from shoal._core.run import Infos, Run
-from shoal.buffers import Arena
+from shoal._core.run import Infos, Run, begin_episodes, keep
 from shoal.fields import Branch, Choice, Kind, Leaf, Misfit, Node, describe
 from shoal.layout import Layout, Rows
 from shoal.packing import fit
@@ -175,6 +174,7 @@ class Stepper:
         # Rows whose next transition begins an episode. Their totals are cleared only then, so that those of a
         # finished episode can be read until its successor's first transition.
         self._beginning = list(range(len(arena)))
+        self._eventful = True  # whether the last call left flags, resets or masks to be cleared
         self._adopt(envs)
 
     def _adopt(self, envs: Sequence[SteppedEnv]) -> None:
@@ -205,6 +205,7 @@ class Stepper:
         self._beginning = [row for row in self._beginning if not chosen[row]]
         self._beginning += np.flatnonzero(chosen).tolist()
         begin_episodes(self._arena, chosen)
+        self._eventful = True
         return infos
 
     def step(self) -> Infos:
@@ -218,12 +219,13 @@ class Stepper:
         # Work that only episode ends need is done only for the rows that have one, and rewards go through a
         # plain list: an operation on a whole array costs as much as stepping a small env.
         rewards: list[Any] = [0.0] * len(acting)
-        arena.terminations[:] = False
-        arena.truncations[:] = False
+        if self._eventful:
+            arena.terminations[:] = False
+            arena.truncations[:] = False
         ended: list[int] = []
         restarted: list[int] = []
         infos: Infos = []
-        row = 0
+        row, verb = 0, "step"
         try:
             for row, (acts, step, action) in enumerate(zip(acting, self._steps, actions, strict=True)):
                 if acts:
@@ -241,18 +243,22 @@ class Stepper:
                         if same_step:
                             final = {"final_obs": self._final(row, obs), "final_info": keep(info)}
                             infos.append((row, final))
+                            verb = "reset"
                             obs, info = self._envs[row].restart()
                             write(row, obs)
+                            verb = "step"
                 else:
                     restarted.append(row)
+                    verb = "reset"
                     obs, info = self._envs[row].restart()
                     write(row, obs)
+                    verb = "step"
                 if info:
                     infos.append((row, checked(info)))
         except Misfit as found:
-            raise observation_error(found, self._first_env + row, "step") from None
+            raise observation_error(found, self._first_env + row, verb) from None
         except Exception as error:
-            name_env(error, self._first_env + row, "step")
+            name_env(error, self._first_env + row, verb)
             raise
         self._write_rewards(rewards)
         self._settle(acting, ended, restarted)
@@ -263,13 +269,21 @@ class Stepper:
         try:
             column[:] = rewards
             wrong = np.count_nonzero(np.isnan(column)) > 0 and any(r is None for r in rewards)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError):  # an array of one number will do, nothing else
             wrong = True
         if wrong:
-            row = next(i for i, reward in enumerate(rewards) if not is_number(reward))
-            problem = f"expected a number, got {describe(rewards[row])}"
-            misfit = Misfit((), problem, root="reward", is_type=True)
+            for row, reward in enumerate(rewards):
+                column[row] = self._number(reward, row)
+
+    def _number(self, reward: Any, row: int) -> float:
+        try:
+            number = np.asarray(reward, np.float64)
+        except (TypeError, ValueError):
+            number = np.empty(0)
+        if reward is None or number.size != 1:
+            misfit = Misfit((), f"expected a number, got {describe(reward)}", root="reward", is_type=True)
             raise observation_error(misfit, self._first_env + row, "step")
+        return float(number.item())
 
     def _settle(self, acting: list[bool], ended: list[int], restarted: list[int]) -> None:
         """Bring the episode totals, `resets` and `mask` up to date."""
@@ -278,19 +292,16 @@ class Stepper:
             arena.episode_returns[self._beginning] = 0.0
             arena.episode_lengths[self._beginning] = 0
         np.add(arena.episode_returns, arena.rewards, out=arena.episode_returns)
-        arena.resets[:] = False
-        if restarted:
+        np.add(arena.episode_lengths, acting if restarted else 1, out=arena.episode_lengths)
+        eventful = bool(ended or restarted)
+        if eventful or self._eventful:
+            arena.resets[:] = False
             arena.resets[restarted] = True
-            np.add(arena.episode_lengths, acting, out=arena.episode_lengths)
-        else:
-            np.add(arena.episode_lengths, 1, out=arena.episode_lengths)
-        if self._mode is AutoresetMode.SAME_STEP:
-            self._beginning = ended
-        else:
-            self._beginning = restarted
             arena.mask[:] = True
-            if ended:
+            if self._mode is not AutoresetMode.SAME_STEP:
                 arena.mask[ended] = False
+        self._beginning = ended if self._mode is AutoresetMode.SAME_STEP else restarted
+        self._eventful = eventful
 
     def _final(self, row: int, obs: Any) -> Any:
         # Copied, because an env may reuse its buffer for the first observation of the next episode.
@@ -305,6 +316,7 @@ class Stepper:
     def load(self, state: dict[str, Any], envs: Sequence[SteppedEnv]) -> None:
         """Continue from a `state`, with envs taken from the same snapshot."""
         self._beginning = list(state["beginning"])
+        self._eventful = True
         self._adopt(envs)
 
 
@@ -327,30 +339,3 @@ def checked(info: Any) -> dict[str, Any]:
     if not isinstance(info, dict):
         raise Misfit((), f"expected a dict, got {describe(info)}", root="info", is_type=True)
     return info
-
-
-def keep(info: Any) -> Any:
-    """An info whose arrays a later reset cannot change any more."""
-    if isinstance(info, dict):
-        return {key: keep(value) for key, value in info.items()}
-    return info.copy() if isinstance(info, np.ndarray) else info
-
-
-def is_number(reward: Any) -> bool:
-    """Whether an array of floats can hold it. NumPy would take None for NaN."""
-    try:
-        np.zeros(1)[0] = reward
-    except (TypeError, ValueError):
-        return False
-    return reward is not None
-
-
-def begin_episodes(arena: Arena, rows: NDArray[np.bool_]) -> None:
-    """Bring the columns up to date after a reset of some rows."""
-    arena.episode_returns[rows] = 0.0
-    arena.episode_lengths[rows] = 0
-    # No row carries a transition now, so that none is counted twice.
-    arena.rewards[:] = 0.0
-    arena.terminations[:] = False
-    arena.truncations[:] = False
-    arena.resets[:] = True

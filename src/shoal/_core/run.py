@@ -1,11 +1,13 @@
-"""Run: what a stepper must know of the rows it steps into, and what it gives back."""
+"""What all steppers share: the rows they step into, the infos they give back, the rules of both."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
 from shoal.buffers import Arena
 from shoal.layout import Layout
@@ -38,3 +40,21 @@ class Run:
         """The run of the envs from `first` up to but not including `last`."""
         rows = self.arena.rows(first * agents, last * agents)
         return replace(self, arena=rows, first_env=self.first_env + first)
+
+
+def keep(info: Any) -> Any:
+    """An info whose arrays a later reset cannot change any more."""
+    if isinstance(info, dict):
+        return {key: keep(value) for key, value in info.items()}
+    return info.copy() if isinstance(info, np.ndarray) else info
+
+
+def begin_episodes(arena: Arena, rows: NDArray[np.bool_]) -> None:
+    """Bring the columns up to date after a reset of some rows."""
+    arena.episode_returns[rows] = 0.0
+    arena.episode_lengths[rows] = 0
+    # No row carries a transition now, so that none is counted twice.
+    arena.rewards[:] = 0.0
+    arena.terminations[:] = False
+    arena.truncations[:] = False
+    arena.resets[:] = True

@@ -7,7 +7,7 @@ check_vector_env(shoal.Serial)             does this backend keep the whole cont
 from shoal.testing.check_env import check_env
 from shoal.testing.check_vector_env import check_vector_env
 from shoal.testing.contract import ContractViolation
-from shoal.testing.envs import CrashEnv, HangEnv, SampleEnv, SentinelEnv, SlowEnv
+from shoal.testing.envs import CrashEnv, HangEnv, SampleEnv, SentinelEnv, SentinelRows, SlowEnv
 from shoal.testing.spaces import SPACES, UNSIZED_SPACES, random_space
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "HangEnv",
     "SampleEnv",
     "SentinelEnv",
+    "SentinelRows",
     "SlowEnv",
     "check_env",
     "check_vector_env",

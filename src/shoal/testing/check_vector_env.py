@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
@@ -22,7 +22,7 @@ from shoal.env import Env
 from shoal.errors import ActionError, EpisodeOver, ResetNeeded
 from shoal.testing.by_hand import ByHand, Moment
 from shoal.testing.contract import require, require_equal, require_raises
-from shoal.testing.envs import CrashEnv, SampleEnv, SentinelEnv
+from shoal.testing.envs import CrashEnv, SampleEnv, SentinelEnv, SentinelRows
 from shoal.testing.spaces import SPACES
 
 Backend = Callable[..., Any]
@@ -412,6 +412,65 @@ def check_hierarchy(backend: Backend, num_envs: int, steps: int) -> None:
             require_equal(vec.get_attr("env_id"), tuple(range(2 * num_envs)), "hierarchy: get_attr")
 
 
+def check_kinds_of_env(backend: Backend, num_envs: int, steps: int) -> None:
+    """The same envs as plain ones, in place, and inside vector envs: every batch is the same."""
+    from shoal.vector.serial import Serial
+
+    ids = range(2 * num_envs)
+    pairs = [list(ids[i : i + 2]) for i in ids[::2]]
+    for mode in AutoresetMode:
+        plain = [partial(SentinelEnv, i) for i in ids]
+        kinds: dict[str, list[Any]] = {
+            "in place": [partial(SentinelRows, i) for i in ids],
+            "inside Serial": [partial(Serial, [plain[i] for i in p], autoreset_mode=mode) for p in pairs],
+            "inside SyncVectorEnv": [
+                partial(SyncVectorEnv, [partial(Careful, i) for i in p], autoreset_mode=mode) for p in pairs
+            ],
+        }
+        for kind, creators in kinds.items():
+            with (
+                backend(plain, autoreset_mode=mode, episode_stats=True) as reference,
+                backend(creators, autoreset_mode=mode, episode_stats=True) as vec,
+            ):
+                _same_batches(reference, vec, steps, f"{kind}, mode {mode.name}")
+
+
+class Careful(SentinelEnv):
+    """Makes a new array each time: SyncVectorEnv cannot keep the final one of a buffer that is reused."""
+
+    def _observe(self, action: int) -> NDArray[np.int64]:
+        return super()._observe(action).copy()
+
+
+def _same_batches(reference: Any, vec: Any, steps: int, where: str) -> None:
+    rng = np.random.default_rng(0)
+    count = reference.num_envs
+    for each in (reference, vec):
+        each.async_reset(seed=5)
+    for number in range(steps):
+        expected, got = reference.recv(), vec.recv()
+        for batch in (expected, got):
+            batch.infos.get("episode", {}).pop("t", None)
+        for name, value in expected._asdict().items():
+            require_equal(getattr(got, name), value, f"{where}: batch {number}, {name}")
+        chosen = rng.random(count) < 0.3
+        if reference.autoreset_mode is AutoresetMode.DISABLED:
+            chosen |= ~expected.mask
+        if chosen.any() and (number % 3 == 0 or not expected.mask.all()):
+            options = {"reset_mask": chosen, "level": number}
+            for each in (reference, vec):
+                each.async_reset(seed=number, options=options)
+            continue
+        if number % 7 == 0:
+            saved = vec.snapshot()
+            vec.send(np.ones(count, np.int64))
+            vec.recv()
+            vec.restore(saved)
+        actions = rng.integers(0, 1000, count)
+        for each in (reference, vec):
+            each.send(actions)
+
+
 def follow(vec: Any, oracle: ByHand, steps: int, where: str, *, reset: bool = True) -> None:
     """Step a vec and the oracle side by side and compare everything they return."""
     count = oracle.count
@@ -469,5 +528,6 @@ CHECKS = (
     check_snapshots,
     check_agents,
     check_hierarchy,
+    check_kinds_of_env,
 )
 """Every promise, in the order in which a reader would want them broken to him."""

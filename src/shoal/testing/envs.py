@@ -14,6 +14,8 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 from numpy.typing import NDArray
 
+from shoal.env import Env
+
 Step = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
@@ -83,6 +85,37 @@ class SentinelEnv(gymnasium.Env[NDArray[np.int64], np.int64]):
     def close(self) -> None:
         """Count how often it was closed."""
         self.closed += 1
+
+
+class SentinelRows(Env):
+    """A sentinel that writes its row in place: the same moments, by the other contract.
+
+    Args:
+        env_id: As for `SentinelEnv`.
+        max_length: As for `SentinelEnv`.
+    """
+
+    observation_space = SentinelEnv.observation_space
+    action_space = SentinelEnv.action_space
+
+    def __init__(self, env_id: int = 0, max_length: int = 7) -> None:
+        super().__init__()
+        self.sentinel = SentinelEnv(env_id, max_length)
+        self.env_id = env_id
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Begin an episode."""
+        obs, info = self.sentinel.reset(seed=seed, options=options)
+        self.observations[0] = obs
+        # Clears everything, as authors do: what the vec still has to report must survive it.
+        self.rewards[:], self.terminations[:], self.truncations[:] = 0.0, False, False
+        return info
+
+    def step(self, actions: Any) -> dict[str, Any]:
+        """Move on by one."""
+        moment = self.sentinel.step(actions[0])
+        self.observations[0], self.rewards[0], self.terminations[0], self.truncations[0], info = moment
+        return info
 
 
 class SampleEnv(gymnasium.Env[Any, Any]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal._core._reference import begin_episodes
+from shoal._core.run import begin_episodes
 from shoal.buffers import Arena
 
 

@@ -10,8 +10,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal._core._faults import name_env, observation_error
-from shoal._core._reference import keep
-from shoal._core.run import Infos, Run
+from shoal._core.run import Infos, Run, keep
 from shoal.env import Env
 from shoal.errors import ResetNeeded
 from shoal.fields import Misfit, describe
@@ -26,12 +25,14 @@ class InPlaceStepper:
         self._agents = envs[0].num_agents
         self._episodes = Episodes(run.arena)
         self._begun = np.zeros(len(envs), np.bool_)
+        self._finished = np.zeros(len(run.arena), np.bool_)  # agents that have ended in this episode
         self._bind(envs)
 
     def _bind(self, envs: Sequence[Env]) -> None:
         self._envs = envs
         for index, env in enumerate(envs):
-            env.bind(self._arena.rows(index * self._agents, (index + 1) * self._agents))
+            rows = self._arena.rows(index * self._agents, (index + 1) * self._agents)
+            env.bind(rows, (self._run.observation, self._run.action))
         self._bound = [env.bound() for env in envs]
 
     def reset(
@@ -45,16 +46,22 @@ class InPlaceStepper:
         for index in np.flatnonzero(chosen).tolist():
             infos += self._reset_one(index, seeds[index], options)
         self._begun |= chosen
-        self._episodes.begin(np.repeat(chosen, self._agents))
+        rows = np.repeat(chosen, self._agents)
+        self._finished &= ~rows
+        self._episodes.begin(rows)
         return infos
 
     def _reset_one(self, index: int, seed: int | None, options: dict[str, Any] | None) -> Infos:
-        mask = self._arena.mask[index * self._agents : (index + 1) * self._agents]
-        mask[:] = True
-        infos = self._call(
-            index, "reset", seed=seed, options=dict(options) if isinstance(options, dict) else options
-        )
-        if not mask.any():
+        arena, rows = self._arena, slice(index * self._agents, (index + 1) * self._agents)
+        arena.mask[rows] = True
+        # The transition that ended the last episode is still to be reported, whatever reset() clears.
+        reported = (arena.rewards, arena.terminations, arena.truncations)
+        kept = [column[rows].copy() for column in reported]
+        own = dict(options) if isinstance(options, dict) else options
+        infos = self._call(index, "reset", seed=seed, options=own)
+        for column, values in zip(reported, kept, strict=True):
+            column[rows] = values
+        if not arena.mask[rows].any():
             self._refuse(index, "reset", "mask", "expected an agent that acts after reset(), got none")
         return infos
 
@@ -62,45 +69,59 @@ class InPlaceStepper:
         """Step every env that has somebody to act; reset the others."""
         if not self._begun.all():
             raise ResetNeeded("a shoal.Env has no rows before its first reset: call reset() first")
-        arena = self._arena
+        arena, starts = self._arena, self._episodes.starts
         acting = arena.mask.copy()
         arena.rewards[:] = 0.0
         arena.terminations[:] = False
         arena.truncations[:] = False
         said: list[Infos] = []
-        alive: list[bool] = acting.reshape(len(self._envs), self._agents).any(1).tolist()  # type: ignore[assignment]
-        for index, acts in enumerate(alive):
+        for index, acts in enumerate(self._by_env(acting)):
             if acts:
                 said.append(self._call(index, "step", self._envs[index].actions))
             else:  # finished by the last step, under NEXT_STEP
                 said.append(self._reset_one(index, None, None))
+        # What the env still writes for an agent that has finished means nothing, also if it returns now.
+        self._finished &= ~acting
+        arena.mask[(arena.terminations | arena.truncations) & ~self._finished] = False
         # An agent that has finished, or has not acted yet, has no transition; one that waits for its turn
         # has: what happens to it meanwhile belongs to its last action.
-        absent = self._episodes.starts & ~acting
+        absent = starts & ~acting
         if absent.any():
             arena.rewards[absent] = 0.0
             arena.terminations[absent] = False
             arena.truncations[absent] = False
-        done = arena.terminations | arena.truncations
-        if done.any():
-            arena.mask[done] = False
-            if self._run.mode is AutoresetMode.SAME_STEP:
-                self._restart_finished(done, said)
-        self._episodes.settle(acting)
+        over = np.array([not acts for acts in self._by_env(arena.mask)])
+        if over.any():
+            # An agent that the env left without a word when it ended has been cut off.
+            done = arena.terminations | arena.truncations
+            arena.truncations[np.repeat(over, self._agents) & ~done & ~absent] = True
+        if self._run.mode is AutoresetMode.SAME_STEP:
+            self._keep_finals(said)
+            for index in np.flatnonzero(over).tolist():
+                said[index] += self._reset_one(index, None, None)
+        self._finished |= self._episodes.settle(acting)
+        self._finished[np.repeat(over, self._agents)] = False
         return [pair for pairs in said for pair in pairs]
 
-    def _restart_finished(self, done: NDArray[np.bool_], said: list[Infos]) -> None:
-        """Under SAME_STEP: keep what the agents of a finished env saw last, then reset it."""
-        over = ~self._arena.mask.reshape(len(self._envs), self._agents).any(1)
-        for index in np.flatnonzero(over).tolist():
+    def _by_env(self, rows: NDArray[np.bool_]) -> list[bool]:
+        """Whether any row of each env is set."""
+        return rows.reshape(len(self._envs), self._agents).any(1).tolist()  # type: ignore[return-value]
+
+    def _keep_finals(self, said: list[Infos]) -> None:
+        """Under SAME_STEP: what agents saw last, before a reset writes over it."""
+        done = self._arena.terminations | self._arena.truncations
+        over = [not acts for acts in self._by_env(self._arena.mask)]
+        for index, ends in enumerate(self._by_env(done)):
+            if not (ends or over[index]):
+                continue
             own, finals = dict(said[index]), []
             for row in range(index * self._agents, (index + 1) * self._agents):
                 if done[row]:
                     final = {"final_obs": self._final(row), "final_info": keep(own.get(row, {}))}
                     finals.append((row, final))
-                elif row in own:
+                elif over[index] and row in own:
                     finals.append((row, {"final_info": keep(own[row])}))
-            said[index] = finals + self._reset_one(index, None, None)
+            said[index] = finals if over[index] else finals + said[index]
 
     def _final(self, row: int) -> Any:
         # Copied: the reset that follows writes the same row.
@@ -112,7 +133,8 @@ class InPlaceStepper:
         try:
             said = getattr(env, verb)(*args, **kwargs)
         except Misfit as misfit:
-            raise observation_error(misfit, self._first_env + index, verb) from None
+            # From the misfit: its traceback shows the line of the env that wrote it.
+            raise observation_error(misfit, self._first_env + index, verb) from misfit
         except Exception as error:
             name_env(error, self._first_env + index, verb)
             raise
@@ -137,10 +159,12 @@ class InPlaceStepper:
 
     def state(self) -> dict[str, Any]:
         """What a snapshot needs besides the envs and the arena."""
-        return {"starts": self._episodes.starts.copy(), "begun": self._begun.copy()}
+        arrays = {"starts": self._episodes.starts, "begun": self._begun, "finished": self._finished}
+        return {name: array.copy() for name, array in arrays.items()}
 
     def load(self, state: dict[str, Any], envs: Sequence[Env]) -> None:
         """Continue from a `state`, with envs taken from the same snapshot."""
         self._episodes.starts[:] = state["starts"]
         self._begun[:] = state["begun"]
+        self._finished[:] = state["finished"]
         self._bind(envs)

@@ -10,11 +10,13 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from numpy.typing import NDArray
 
-from shoal._core._faults import name_env, observation_error
+from shoal._core._faults import observation_error
 from shoal._core.run import Infos, Run
+from shoal.errors import ArgumentError
 from shoal.fields import Misfit
 from shoal.packing import BatchPacker
 from shoal.vector._episodes import Episodes
+from shoal.vector.base import VectorEnv
 from shoal.vector.infos import split_infos
 
 
@@ -24,6 +26,8 @@ class NestedStepper:
     def __init__(self, envs: Sequence[GymnasiumVectorEnv[Any, Any, Any]], run: Run) -> None:
         (self._vec,) = envs
         self._run, self._arena, self._first_env = run, run.arena, run.first_env
+        inner = self._vec.unwrapped
+        self._inner = inner if isinstance(inner, VectorEnv) else None
         self._agents = len(run.arena) // self._vec.num_envs
         self._packer = BatchPacker(run.observation, run.arena.observations, run.arena.observation_objects)
         self._episodes = Episodes(run.arena)
@@ -35,20 +39,24 @@ class NestedStepper:
         options: dict[str, Any] | None,
     ) -> Infos:
         """Reset the chosen envs; the other rows keep their observations."""
-        if not chosen.any():
-            return []
-        if not chosen.all():
-            options = {**(options or {}), "reset_mask": chosen}
-        seed: Any = list(seeds)
-        if all(s is None for s in seeds):
-            seed = None
-        elif seeds[0] is not None and seed == list(range(seeds[0], seeds[0] + len(seeds))):
-            seed = seeds[0]  # what every vector env accepts
-        obs, infos = self._call("reset", seed=seed, options=options)
-        self._write(obs, "reset")
         rows = np.repeat(chosen, self._agents)
+        infos: dict[str, Any] = {}
+        if chosen.any():
+            own = dict(options) if isinstance(options, dict) else options
+            if not chosen.all():
+                own = {**(own or {}), "reset_mask": chosen.copy()}
+            others = self._arena.observations[~rows]
+            obs, infos = self._call("reset", seed=_shortest(seeds), options=own)
+            self._write(obs, "reset")
+            if not np.array_equal(self._arena.observations[~rows], others):
+                raise ArgumentError(
+                    f"reset_mask: {type(self._vec).__name__} resets all of its envs whatever the mask says, "
+                    "so they can only be reset together"
+                )
         self._arena.mask[rows] = True
         self._episodes.begin(rows)
+        if self._inner is not None:
+            self._arena.mask[:] = self._inner.mask
         return self._infos(infos)
 
     def step(self) -> Infos:
@@ -57,25 +65,26 @@ class NestedStepper:
         acting = arena.mask.copy()
         # Copied: the vector env, or an env in it, may keep what it was given.
         columns = self._run.action.columns(arena.actions.copy(), arena.action_objects.copy())
-        obs, rewards, terminations, truncations, infos = self._call(
-            "step", self._run.action.root.values(columns)
-        )
+        actions = self._run.action.root.values(columns)
+        obs, rewards, terminations, truncations, infos = self._call("step", actions)
         self._write(obs, "step")
-        arena.rewards[:] = np.where(acting, rewards, 0.0)
+        arena.rewards[:] = rewards
         arena.terminations[:] = terminations
         arena.truncations[:] = truncations
         done = self._episodes.settle(acting)
         arena.mask[:] = True if self._run.mode is AutoresetMode.SAME_STEP else ~done
-        inner_mask = getattr(self._vec.unwrapped, "mask", None)
-        if inner_mask is not None:
-            arena.mask[:] = inner_mask  # it knows of agents that do not act
+        if self._inner is not None:
+            arena.mask[:] = self._inner.mask  # it knows of agents that do not act
         return self._infos(infos)
 
     def _call(self, verb: str, *args: Any, **kwargs: Any) -> Any:
         try:
             return getattr(self._vec, verb)(*args, **kwargs)
         except Exception as error:
-            name_env(error, self._first_env, verb)
+            last = self._first_env + self._vec.num_envs - 1
+            error.add_note(
+                f"raised by {verb}() of the vector env that holds envs {self._first_env} to {last}"
+            )
             raise
 
     def _write(self, obs: Any, verb: str) -> None:
@@ -100,3 +109,13 @@ class NestedStepper:
         """Continue from a `state`, with the vector env taken from the same snapshot."""
         self._episodes.starts[:] = state["starts"]
         (self._vec,) = envs
+
+
+def _shortest(seeds: Sequence[int | None]) -> Any:
+    """The same seeds in a form that every vector env takes, if there is one."""
+    if all(seed is None for seed in seeds):
+        return None
+    first = seeds[0]
+    if first is not None and list(seeds) == list(range(first, first + len(seeds))):
+        return first
+    return list(seeds)

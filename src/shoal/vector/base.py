@@ -13,6 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from copy import deepcopy
 from enum import Enum
 from typing import Any, Self
 
@@ -105,12 +106,11 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         self.observation_space: Space[Any] = described.batched_observation_space
         if flat:
             self.single_observation_space = self.observation_layout.flat_space
-            self.observation_space = batch_space(self.single_observation_space, self.num_rows)
+            self.observation_space = described.flat_observation_space
         self._columns = self.observation_layout.columns(arena.observations, arena.observation_objects)
 
         rows = np.arange(self.num_rows)
         self._env_ids, self._agent_ids = np.divmod(rows, self.agents_per_env)
-        self._state = State.READY
         self._next_seed: int | Sequence[int | None] | None = None
         # Verbs whose first observations are still to be checked.
         self._unchecked = {"reset", "step"} if check_bounds else set()
@@ -122,6 +122,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
                 raise ArgumentTypeError(f"seed: expected an integer, got {seed!r}; reset() takes lists")
             self.seed(seed)
             self.action_space.seed(int(seed))
+        self._state = State.READY
 
     # -- what a backend provides -----------------------------------------------------------------------
 
@@ -225,10 +226,10 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
                 "reset all of them first"
             )
         seeds = self._seeds(self._next_seed if seed is None else seed)
-        self._next_seed = None
         self._drop_pending()
         self._state = State.FAILED
         self._begin_reset(chosen, seeds, rest)
+        self._next_seed = None
         self._never_reset &= ~chosen
         self._state = State.PENDING
         self._pending = "reset"
@@ -333,14 +334,10 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         """The seed of every env's random stream."""
         return self.get_attr("np_random_seed")
 
-    @property
+    @property  # type: ignore[misc]  # not to be set, as in SyncVectorEnv: the streams are the envs'
     def np_random(self) -> Any:
         """Every env's random stream."""
         return self.get_attr("np_random")
-
-    @np_random.setter
-    def np_random(self, value: Any) -> None:
-        raise ArgumentTypeError("np_random belongs to the envs: use set_attr('np_random', [...])")
 
     # -- snapshots -------------------------------------------------------------------------------------
 
@@ -356,7 +353,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         if self._state is State.FAILED:
             raise ResetNeeded(_FAILED)
         return {
-            "autoreset_mode": self.autoreset_mode,
+            "kind": self._kind(),
             "envs": self._freeze(),
             "arena": self._arena.state(),
             "never_reset": self._never_reset.copy(),
@@ -364,30 +361,41 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             "clock": None if self._clock is None else self._clock.state(),
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Any) -> None:
         """Go back to a snapshot of this vec, or of one made the same way.
 
         Raises:
             SnapshotError: If it is of another shape.
         """
         self._check_open()
-        try:
-            arena, mode = snapshot["arena"], snapshot["autoreset_mode"]
-        except (KeyError, TypeError):
-            raise SnapshotError("expected what snapshot() returned, got something else") from None
-        ours = {name: column.shape for name, column in self._arena.state().items()}
-        if {name: column.shape for name, column in arena.items()} != ours:
-            raise SnapshotError("the snapshot is of a vec with other rows than this one")
-        if mode is not self.autoreset_mode:
-            raise SnapshotError(f"the snapshot is of a vec with {mode}, not {self.autoreset_mode}")
+        if not isinstance(snapshot, dict) or "kind" not in snapshot:
+            raise SnapshotError("expected what snapshot() returned, got something else")
+        for name, ours in self._kind().items():
+            theirs = snapshot["kind"].get(name)
+            if theirs != ours:
+                raise SnapshotError(f"the snapshot is of a vec with another {name}: {theirs}, not {ours}")
         self._drop_pending()
+        self._state = State.FAILED  # until it has succeeded
         self._thaw(snapshot["envs"])
-        self._arena.load(arena)
+        self._arena.load(snapshot["arena"])
         self._never_reset[:] = snapshot["never_reset"]
         self._next_seed = snapshot["next_seed"]
         if self._clock is not None and snapshot["clock"] is not None:
             self._clock.load(snapshot["clock"])
         self._state = State.READY
+
+    def _kind(self) -> dict[str, Any]:
+        """What a snapshot and the vec it is put into must have in common."""
+        return {
+            "number of rows": self.num_rows,
+            "autoreset_mode": self.autoreset_mode,
+            "observation space": self.observation_layout.space,
+            "action space": self.action_layout.space,
+        }
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A vec owns memory and envs that a copy would not: it has snapshots instead."""
+        raise SnapshotError("a vec cannot be pickled or copied: use snapshot() and restore()")
 
     # -- the end ---------------------------------------------------------------------------------------
 
@@ -445,7 +453,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             obs = layout.flat(self._arena.observations)
             return obs.copy() if self.copy else obs
         # Copied field by field, so that each array the user keeps is contiguous and only its own.
-        columns = [c.copy() for c in self._columns] if self.copy else self._columns
+        columns = [_copied(column) for column in self._columns] if self.copy else self._columns
         return layout.root.values(columns)
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
@@ -510,6 +518,10 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         name = "" if self.spec is None else f"{self.spec.id}, "
         agents = "" if self.agents_per_env == 1 else f", agents_per_env={self.agents_per_env}"
         return f"{type(self).__name__}({name}num_envs={self.num_envs}{agents})"
+
+
+def _copied(column: NDArray[Any]) -> NDArray[Any]:
+    return deepcopy(column) if column.dtype == object else column.copy()
 
 
 _FAILED = (

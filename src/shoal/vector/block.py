@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import groupby
 from typing import Any
 
@@ -24,6 +25,7 @@ from shoal.env import Env
 from shoal.errors import ArgumentError, SnapshotError
 from shoal.vector._inplace import InPlaceStepper
 from shoal.vector._nested import NestedStepper
+from shoal.vector.base import VectorEnv
 
 Unit = SingleEnv | Env | GymnasiumVectorEnv[Any, Any, Any]
 """What one creator made: one env, or a vector env with several."""
@@ -60,8 +62,8 @@ def close_all(units: Sequence[Unit]) -> list[Exception]:
 def agents_of(unit: Unit) -> int:
     """Rows per env."""
     if isinstance(unit, GymnasiumVectorEnv):
-        inner: Any = unit.unwrapped
-        return 1 if getattr(inner, "rows_as_envs", True) else int(inner.agents_per_env)
+        inner = unit.unwrapped
+        return inner.agents_per_env if isinstance(inner, VectorEnv) and not inner.rows_as_envs else 1
     return unit.num_agents
 
 
@@ -170,8 +172,13 @@ class Block:
         ours, theirs = [len(crew.units) for crew in self._crews], [len(units) for units, _ in state]
         if ours != theirs:
             raise SnapshotError(f"the snapshot has runs of {theirs} envs, this vec of {ours}")
-        for crew, (frozen, stepper) in zip(self._crews, state, strict=True):
-            old, crew.units = crew.units, [_thaw(f, u) for f, u in zip(frozen, crew.units, strict=True)]
+        # All are made before any is put in place: a failure here leaves this block as it was.
+        thawed = [[_thaw(each) for each in frozen] for frozen, _ in state]
+        for crew, made, (frozen, stepper) in zip(self._crews, thawed, state, strict=True):
+            old, crew.units = crew.units, [new or unit for new, unit in zip(made, crew.units, strict=True)]
+            for unit, new, each in zip(crew.units, made, frozen, strict=True):
+                if new is None:
+                    unit.restore(each)  # type: ignore[union-attr]
             crew.stepper.load(stepper, crew.units)
             close_all([unit for unit in old if unit not in crew.units])
 
@@ -201,35 +208,36 @@ def _grouped(units: Sequence[Unit]) -> Iterable[tuple[Callable[..., Any], list[U
 
 
 def _freeze(unit: Unit) -> Any:
+    """A unit's state: its own snapshot if it makes one, else its pickle."""
     own = getattr(unit, "snapshot", None)
     if isinstance(unit, GymnasiumVectorEnv) and own is not None:
         return own()
     env = unit.env if isinstance(unit, SingleEnv) else unit
-    if _forgets_its_state(env):
-        raise SnapshotError(
-            f"{type(getattr(env, 'unwrapped', env)).__name__} is an EzPickle: pickling it keeps the "
-            "arguments of its constructor and forgets its state. Give it __getstate__ and __setstate__."
-        )
+    file = BytesIO()
     try:
-        return cloudpickle.dumps(unit)
+        _StatePickler(file).dump(unit)
+    except SnapshotError:
+        raise
     except Exception as error:
         raise SnapshotError(
             f"{type(env).__name__} cannot be pickled, so it cannot be in a snapshot: {error}. "
             "Give it __getstate__ and __setstate__."
         ) from error
+    return file.getvalue()
 
 
-def _forgets_its_state(env: Any) -> bool:
-    """Whether the env, or one inside its wrappers, pickles only how it was made."""
-    while env is not None:
-        if isinstance(env, EzPickle) and type(env).__getstate__ is EzPickle.__getstate__:
-            return True
-        env = env.__dict__.get("env") if hasattr(env, "__dict__") else None
-    return False
+def _thaw(frozen: Any) -> Unit | None:
+    """The unit behind a pickle; None for a snapshot, which the unit that is there takes back itself."""
+    return cloudpickle.loads(frozen) if isinstance(frozen, bytes) else None
 
 
-def _thaw(frozen: Any, unit: Unit) -> Unit:
-    if isinstance(frozen, bytes):
-        return cloudpickle.loads(frozen)  # type: ignore[no-any-return]
-    unit.restore(frozen)  # type: ignore[union-attr]
-    return unit
+class _StatePickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Refuses what pickles without its state."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, EzPickle) and type(obj).__getstate__ is EzPickle.__getstate__:
+            raise SnapshotError(
+                f"{type(obj).__name__} is an EzPickle: pickling it keeps the arguments of its constructor "
+                "and forgets its state. Give it __getstate__ and __setstate__."
+            )
+        return super().reducer_override(obj)

@@ -97,7 +97,8 @@ def _same_kind(each: np.dtype[Any], common: np.dtype[Any]) -> bool:
 def _objects(values: dict[int, Any], num_rows: int) -> NDArray[Any]:
     array = np.full(num_rows, None, dtype=object)
     for row, value in values.items():
-        array[row] = value
+        # Copied, because an env may go on writing into an array that it put into an info.
+        array[row] = value.copy() if isinstance(value, np.ndarray) else value
     return array
 
 
@@ -114,6 +115,8 @@ def split_infos(infos: dict[str, Any], num_rows: int) -> list[tuple[int, dict[st
             for row in has:
                 rows[row][key] = parts.get(int(row), {})
         elif isinstance(values, (np.ndarray, list, tuple)) and len(values) == num_rows:
+            if isinstance(values, np.ndarray) and values.dtype == np.bool_ and values.ndim == 1:
+                values = values.tolist()  # Python's own, which are merged as bools again
             for row in range(num_rows) if mask is None else np.flatnonzero(mask):
                 rows[row][key] = values[row]
         else:  # an info about the whole vector env stands at its first row

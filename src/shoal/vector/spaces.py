@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
+from shoal.emulation import SingleEnv
 from shoal.errors import ArgumentError, ArgumentTypeError, SpaceKindMismatch, SpaceMismatch
 from shoal.layout import Layout
 
@@ -33,7 +34,7 @@ class UnitFacts:
     @classmethod
     def of(cls, unit: Any, num_agents: int) -> UnitFacts:
         """Read them off a unit."""
-        env = getattr(unit, "env", unit)
+        env = unit.env if isinstance(unit, SingleEnv) else unit
         metadata = dict(getattr(env, "metadata", None) or {})
         nested = isinstance(unit, GymnasiumVectorEnv)
         return cls(
@@ -55,6 +56,7 @@ class VecSpaces:
     agents_per_env: int
     single_observation_space: Space[Any]
     batched_observation_space: Space[Any]
+    flat_observation_space: Space[Any]
     observation: Layout
     action: Layout
     metadata: dict[str, Any]
@@ -120,12 +122,17 @@ def combine(
                 f"autoreset_mode: the vector env made by creator {number} uses {fact.autoreset_mode}, this "
                 f"vec {autoreset_mode}; make both the same"
             )
+    observation = Layout(single, objects=objects)
+    flat = batch_space(observation.flat_space, len(own)) if not objects else batched
+    if observation_mode == "different" and not objects:
+        flat = batch_differing_spaces([Layout(space).flat_space for space in own])
     return VecSpaces(
         num_envs,
         agents,
         single,
         batched,
-        Layout(single, objects=objects),
+        flat,
+        observation,
         Layout(facts[0].action_space, objects=objects),
         facts[0].metadata,
         facts[0].render_mode,

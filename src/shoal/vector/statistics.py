@@ -35,6 +35,7 @@ class Stats:
         self._begun = time.perf_counter()
         if self._ended is not None:
             self._outside += self._begun - self._ended
+        self._ended = None
 
     def end(self, arena: Arena) -> None:
         """Its rows have arrived."""
