@@ -1,3 +1,6 @@
+from collections import OrderedDict
+from copy import deepcopy
+
 import gymnasium.spaces as sp
 import numpy as np
 import pytest
@@ -251,6 +254,86 @@ def test_an_agent_that_waits_hears_what_its_last_action_led_to(mode):
     assert batches[3].terminations.tolist() == [True, True]
     assert batches[3].infos["episode"]["r"].tolist() == [1, -1]
     assert batches[3].infos["episode"]["l"].tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_a_game_that_ends_before_an_agent_has_acted_is_over(mode):
+    class Blitz(Turns):
+        def step(self, actions):
+            assert self.moves == 0, "stepped after its end"
+            self.moves += 1
+            self.mask[:] = (False, True)
+            self.terminations[:] = True
+
+    with shoal.Serial(Blitz, autoreset_mode=mode) as vec:
+        vec.reset()
+        for _ in range(4):
+            _, _, terminations, _, _ = vec.step([0, 0])
+            assert not terminations[1]  # it has no transition to end
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_an_agent_left_without_a_word_is_truncated(mode):
+    class Silent(Turns):
+        """Ends by clearing every mask after two moves."""
+
+        def step(self, actions):
+            super().step(actions)
+            if self.moves == 2:
+                self.mask[:] = False
+
+    # Beside an env with flags, so that the two cannot depend on each other.
+    with shoal.Serial([Silent, Turns], autoreset_mode=mode, episode_stats=True) as vec:
+        vec.reset()
+        lengths = []
+        for _ in range(9):
+            _, _, _, truncations, infos = vec.step([0] * 4)
+            if truncations[:2].any():
+                assert truncations[:2].tolist() == [True, True]
+                lengths.append(infos["episode"]["l"][:2].tolist())
+        assert len(lengths) >= 3
+        assert lengths == [[1, 1]] * len(lengths)
+
+
+def test_final_obs_of_an_agent_that_dies_before_its_env():
+    with shoal.Serial(Herd, autoreset_mode="SameStep") as vec:
+        vec.reset()
+        vec.step([1, 1, 1])
+        infos = vec.step([1, 1, 1])[-1]
+        assert infos["_final_obs"].tolist() == [True, False, False]
+        assert infos["final_obs"][0].tolist() == [2]
+
+
+def test_equal_spaces_with_keys_in_another_order():
+    def create(keys):
+        class Ordered(shoal.Env):
+            observation_space = sp.Dict(OrderedDict((key, sp.Box(0, 9, (1,))) for key in keys))
+            action_space = sp.Discrete(2)
+
+            def reset(self, seed=None, options=None):
+                self.observations["a"][:] = 1
+                self.observations["b"][:] = 2
+
+        return Ordered
+
+    with shoal.Serial([create("ab"), create("ba")]) as vec:
+        obs, _ = vec.reset()
+        assert (obs["a"].tolist(), obs["b"].tolist()) == ([[1], [1]], [[2], [2]])
+
+
+def test_actions_are_a_dict_that_can_be_copied():
+    seen = []
+
+    class Copies(Scribe):
+        def step(self, actions):
+            seen.append(deepcopy(actions))
+            assert isinstance(actions, dict)
+
+    with shoal.Serial(Copies) as vec:
+        vec.reset()
+        for a in (1, 2):
+            vec.step({"a": [a], "b": np.zeros((1, 2))})
+    assert [int(actions["a"][0]) for actions in seen] == [1, 2]
 
 
 def test_the_last_info_of_an_env_is_kept_in_the_same_step():

@@ -232,6 +232,22 @@ def test_a_large_charset_needs_wider_codes():
     assert layout.value(layout.pack(chr(599))) == chr(599)
 
 
+def test_rows_are_in_the_byte_order_of_the_machine():
+    space = sp.Dict(
+        {"a": sp.Box(-1, 1, (2,), np.dtype(">f4")), "n": sp.MultiDiscrete([300, 300], dtype=np.dtype(">i4"))}
+    )
+    layout = shoal.layout(space)
+    value = layout.value(layout.pack({"a": np.array([0.5, -1], ">f4"), "n": np.array([258, 1], ">i4")}))
+    assert (value["a"].tolist(), value["n"].tolist()) == ([0.5, -1], [258, 1])
+    assert all(field.dtype.isnative for field in layout.fields)
+
+
+def test_rows_need_not_be_contiguous():
+    layout = shoal.layout(sp.Tuple((sp.Box(0, 9, (2,)), sp.Box(0, 9, (1,)))))
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4).T
+    assert layout.unpack(rows)[0][1].tolist() == [1, 5]
+
+
 def test_value_takes_one_row():
     layout = shoal.layout(sp.Dict({"a": sp.Text(3), "b": sp.Discrete(2)}))
     rows = np.stack([layout.pack(layout.space.sample()) for _ in range(3)])

@@ -84,7 +84,47 @@ class StepsAfterClose(shoal.Serial):
         pass
 
 
+class StepsFinishedEnvs(shoal.Serial):
+    def _refuse_finished(self, mask):
+        pass
+
+
+class AnswersInAnotherOrder(shoal.Serial):
+    def call(self, name, *args, **kwargs):
+        return super().call(name, *args, **kwargs)[::-1]
+
+
+class LosesEpisodes(shoal.Serial):
+    def step(self, actions):
+        *moment, infos = super().step(actions)
+        if "episode" in infos:
+            infos["episode"]["l"] += 1
+        return *moment, infos
+
+
+class RestoresNothing(shoal.Serial):
+    def restore(self, snapshot):
+        pass
+
+
+class ForgetsPlannedSeeds(shoal.Serial):
+    def seed(self, seed):
+        pass
+
+
+class AsksTheDead(shoal.Serial):
+    @property
+    def mask(self):
+        return np.ones(self.num_rows, bool)
+
+
 BROKEN = {
+    StepsFinishedEnvs: "stepping a finished env",
+    AnswersInAnotherOrder: "get_attr",
+    LosesEpisodes: "lengths",
+    RestoresNothing: "restore: the same future",
+    ForgetsPlannedSeeds: r"seed\(9\)",
+    AsksTheDead: "lengths|who acts",
     SwapsRows: "step 0, observations",
     ForgetsSeeds: "observations|seed",
     ReturnsItsMemory: "unpacks to what it was made of",

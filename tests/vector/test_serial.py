@@ -1,10 +1,12 @@
 import pickle
+from copy import deepcopy
 from functools import partial
 
 import gymnasium
 import gymnasium.spaces as sp
 import numpy as np
 import pytest
+import torch
 
 import shoal
 from shoal.errors import ArgumentError, ResetNeeded, SnapshotError
@@ -131,7 +133,144 @@ def test_repr_names_backend_env_and_counts():
 
 def test_the_seed_of_the_constructor_is_one_number():
     with pytest.raises(TypeError, match=r"seed: expected an integer, got \[1, 2\]"):
-        shoal.Serial(CARTPOLE, 2, seed=[1, 2])
+        shoal.Serial(Tracked, 2, seed=[1, 2])
+    assert (Tracked.made, Tracked.open) == (2, 0)  # each closed once
+
+
+def test_a_planned_seed_is_kept_for_the_next_try():
+    with shoal.Serial(partial(CrashEnv, 0, 0), seed=5) as vec:
+        with pytest.raises(ValueError, match="failed as told"):
+            vec.reset()
+        vec.set_attr("at", 99)
+        assert vec.reset()[0][0, 4] == 5
+
+
+def test_a_vec_cannot_be_copied_by_accident():
+    with shoal.Serial(SentinelEnv) as vec:
+        for copy in (pickle.dumps, deepcopy):
+            with pytest.raises(SnapshotError, match=r"use snapshot\(\) and restore"):
+                copy(vec)
+
+
+def test_a_restore_that_fails_changes_nothing_but_needs_a_reset():
+    class Fragile(SentinelEnv):
+        def __setstate__(self, state):
+            raise OSError("the file is gone")
+
+    with shoal.Serial([SentinelEnv, Fragile]) as vec:
+        vec.reset(seed=0)
+        saved = vec.snapshot()
+        envs = vec.envs
+        with pytest.raises(OSError, match="the file is gone"):
+            vec.restore(saved)
+        assert vec.envs == envs
+        with pytest.raises(ResetNeeded, match=r"call reset\(\) first"):
+            vec.step([0, 0])
+        vec.reset(seed=0)
+
+
+def test_the_error_names_the_verb_also_in_an_autoreset():
+    class BadReset(SentinelEnv):
+        def reset(self, **kwargs):
+            obs, info = super().reset(**kwargs)
+            return (obs, info) if self.episode == 0 else (obs[:2], info)
+
+    with shoal.Serial(partial(BadReset, 0, 1)) as vec:
+        vec.reset(seed=0)
+        vec.step([0])
+        with pytest.raises(
+            shoal.errors.ObservationError, match=r"from reset\(\) of env 0. .* its reset\(\) returns"
+        ):
+            vec.step([0])
+
+
+@pytest.mark.parametrize(
+    "reward", [np.array([1.5]), np.array(1.5), np.float32(1.5), torch.tensor([1.5])], ids=repr
+)
+def test_a_reward_may_be_an_array_of_one_number(reward):
+    class Rewards(SentinelEnv):
+        def step(self, action):
+            obs, _, *rest = super().step(action)
+            return obs, reward, *rest
+
+    with shoal.Serial([SentinelEnv, Rewards]) as vec:
+        vec.reset(seed=0)
+        assert vec.step([0, 0])[1][1] == 1.5
+
+
+def test_kept_infos_and_objects_stay_as_they_were():
+    class Reuses(gymnasium.Env):
+        observation_space = Anything()
+        action_space = sp.Discrete(2)
+
+        def __init__(self, size):
+            self.list, self.array = [], np.zeros(size)
+
+        def reset(self, *, seed=None, options=None):
+            return self.list, {}
+
+        def step(self, action):
+            self.list.append(1)
+            self.array += 1
+            return self.list, 0.0, False, False, {"array": self.array}
+
+    with shoal.Serial([partial(Reuses, 2), partial(Reuses, 3)]) as vec:
+        first, _ = vec.reset()
+        infos = vec.step([0, 0])[-1]
+        vec.step([0, 0])
+        assert first == ([], [])
+        assert infos["array"][0].tolist() == [1, 1]
+
+
+class Anything(sp.Space):
+    def __eq__(self, other):
+        return isinstance(other, Anything)
+
+    def contains(self, x):
+        return True
+
+
+def test_flat_observations_of_different_spaces_are_in_their_space():
+    creators = [lambda h=h: SampleEnv(sp.Box(0, h, (2,)), sp.Discrete(2)) for h in (1, 50)]
+    with shoal.Serial(creators, observation_mode="different", flat=True) as vec:
+        obs, _ = vec.reset(seed=0)
+        assert obs in vec.observation_space
+
+
+def test_flat_actions_of_integers_that_have_no_common_type():
+    space = sp.Tuple((sp.Box(0, 9, (1,), np.uint64), sp.Box(-9, 9, (1,), np.int64)))
+    with shoal.Serial(lambda: SampleEnv(sp.Discrete(2), space), flat=True) as vec:
+        vec.reset(seed=0)
+        for _ in range(10):
+            vec.step(vec.action_space.sample())
+
+
+def test_time_outside_is_counted_once():
+    with shoal.Serial([SentinelEnv, partial(CrashEnv, 1, 1)]) as vec:
+        vec.reset(seed=0)
+        with pytest.raises(ValueError, match="failed as told"):
+            vec.step([0, 0])
+        outside = vec.stats()["seconds_outside"]
+        vec.reset(seed=0)
+        vec.step([0, 0])
+        assert vec.stats()["seconds_outside"] == outside
+
+
+def test_an_own_attribute_env_is_not_looked_into():
+    class Holder(shoal.Env):
+        observation_space = action_space = sp.Discrete(2)
+        metadata = {"render_modes": ["ansi"]}
+        render_mode = "ansi"
+
+        def __init__(self):
+            super().__init__()
+            self.env = None
+
+        def reset(self, seed=None, options=None):
+            self.observations[:] = 0
+
+    with shoal.Serial(Holder) as vec:
+        assert vec.render_mode == "ansi"
 
 
 def test_an_explicit_seed_comes_before_a_planned_one():
@@ -329,7 +468,7 @@ def test_stats_count_transitions_and_not_autoresets():
         batch = vec.recv()
         transitions += int((~batch.resets).sum()) + 3
         stats = vec.stats()
-        assert stats["env_steps"] == transitions < 60
+        assert stats["transitions"] == transitions < 60
         assert stats["vector_steps"] == 20
         assert stats["steps_per_second"] > 0
 

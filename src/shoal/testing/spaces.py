@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ DTYPES: tuple[Any, ...] = (
 SPACES: tuple[Space[Any], ...] = (
     Discrete(3),
     Discrete(4, start=-2),
-    Discrete(5, start=1, dtype=np.int32),
+    *([Discrete(5, start=1, dtype=np.int32)] if "dtype" in signature(Discrete).parameters else []),
     *(Box(0, 1, (2, 3), dtype) for dtype in DTYPES),
     Box(-1.0, 1.0, ()),
     Box(0, 255, (), np.uint8),

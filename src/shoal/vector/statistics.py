@@ -18,7 +18,7 @@ class Stats:
 
     ``report`` gives
 
-    - ``vector_steps``, ``env_steps`` (transitions; rows that only reset are not counted), ``episodes``
+    - ``vector_steps``, ``transitions`` (of all agents; rows that only reset are not counted), ``episodes``
     - ``seconds_in_step``: from `send` to its rows; ``seconds_outside``: the caller's own time in between
     - ``steps_per_second``: transitions per second of both together
     """
@@ -51,7 +51,7 @@ class Stats:
         seconds = self._inside + self._outside
         return {
             "vector_steps": self._vector_steps,
-            "env_steps": self._transitions,
+            "transitions": self._transitions,
             "episodes": self._episodes,
             "seconds_in_step": self._inside,
             "seconds_outside": self._outside,
