@@ -19,7 +19,7 @@ from gymnasium import Space, spaces
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from shoal.buffers import Arena
+from shoal.buffers import Arena, count_true
 from shoal.errors import ActionError, ActionTypeError
 from shoal.fields import Columns, Field, Kind, Misfit, describe, where
 from shoal.layout import Layout
@@ -71,7 +71,7 @@ class ActionWriter:
         Raises:
             ActionError: If any needed action does not fit. No env has moved.
         """
-        taken = None if np.count_nonzero(needed) == len(needed) else needed
+        taken = None if count_true(needed) == len(needed) else needed
         try:
             if self._codec is None:
                 self._packer.write(actions, taken)
@@ -95,7 +95,7 @@ class ActionWriter:
             self._refuse(index, np.isnan(self._packer.columns[index]), needed)
 
     def _refuse(self, index: int, wrong: NDArray[np.bool_], needed: NDArray[np.bool_]) -> None:
-        if not np.count_nonzero(wrong):
+        if not count_true(wrong):
             return
         columns, field = self._packer.columns, self._layout.fields[index]
         in_rows = wrong.reshape(len(wrong), -1).any(1) & needed & self._layout.counts(index, columns)

@@ -51,7 +51,8 @@ class Plan:
         alphabet: str = "",
     ) -> Leaf:
         """Append a field."""
-        dtype = np.dtype(dtype).newbyteorder("=")  # rows are in the machine's own order
+        # Rows are in the machine's own byte order. By its name, dtype is the one object that arrays have too.
+        dtype = np.dtype(np.dtype(dtype).newbyteorder("=").name if kind is not Kind.OBJECT else dtype)
         if kind is Kind.OBJECT:
             offset = self.num_objects
             self.num_objects += 1

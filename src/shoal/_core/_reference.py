@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from shoal._core._faults import name_env, observation_error
 from shoal._core.run import Infos, Run, begin_episodes, keep
+from shoal.buffers import count_true
 from shoal.fields import Branch, Choice, Kind, Leaf, Misfit, Node, describe
 from shoal.layout import Layout, Rows
 from shoal.packing import fit
@@ -268,7 +269,7 @@ class Stepper:
         column = self._arena.rewards
         try:
             column[:] = rewards
-            wrong = np.count_nonzero(np.isnan(column)) > 0 and any(r is None for r in rewards)
+            wrong = count_true(np.isnan(column)) > 0 and any(r is None for r in rewards)
         except (TypeError, ValueError):  # an array of one number will do, nothing else
             wrong = True
         if wrong:
@@ -291,8 +292,8 @@ class Stepper:
         if self._beginning:
             arena.episode_returns[self._beginning] = 0.0
             arena.episode_lengths[self._beginning] = 0
-        np.add(arena.episode_returns, arena.rewards, out=arena.episode_returns)
-        np.add(arena.episode_lengths, acting if restarted else 1, out=arena.episode_lengths)
+        np.add(arena.episode_returns, arena.rewards, arena.episode_returns)
+        np.add(arena.episode_lengths, acting if restarted else 1, arena.episode_lengths)
         eventful = bool(ended or restarted)
         if eventful or self._eventful:
             arena.resets[:] = False

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from shoal._core.run import Infos
 from shoal.actions import ActionWriter
 from shoal.batch import Batch
-from shoal.buffers import Arena
+from shoal.buffers import Arena, count_true
 from shoal.errors import (
     AlreadyPending,
     ArgumentError,
@@ -255,7 +255,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
                 f"env_ids: expected those of the batch last received, {self._env_ids}, got {env_ids}"
             )
         needed = self._arena.mask
-        acting = int(np.count_nonzero(needed))
+        acting = count_true(needed)
         if self.autoreset_mode is AutoresetMode.DISABLED and acting < self.num_rows:
             self._refuse_finished(needed)
         self._actions.write(actions, needed)

@@ -110,11 +110,11 @@ class Block:
 
     def step(self) -> Infos:
         """Step every env once with the actions in the arena."""
+        if len(self._crews) == 1:
+            return self._crews[0].stepper.step()  # type: ignore[no-any-return]
         return self._collect(lambda crew: crew.stepper.step())
 
     def _collect(self, verb: Callable[[_Crew], Infos]) -> Infos:
-        if len(self._crews) == 1:
-            return verb(self._crews[0])
         infos: Infos = []
         for crew in self._crews:
             first = crew.envs.start * self._agents

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from shoal.buffers import Arena
+from shoal.buffers import Arena, count_true
 from shoal.errors import ArgumentError
 
 
@@ -44,7 +44,7 @@ class Stats:
             self._inside += now - self._begun
         self._vector_steps += 1
         self._transitions += self._acting
-        self._episodes += int(np.count_nonzero(arena.terminations | arena.truncations))
+        self._episodes += count_true(arena.terminations | arena.truncations)
 
     def report(self) -> dict[str, float]:
         """All figures."""
