@@ -162,7 +162,9 @@ class Stepper:
 
     def __init__(self, envs: Sequence[SteppedEnv], run: Run) -> None:
         arena, observation, action = run.arena, run.observation, run.action
-        self._run, self._arena, self._mode, self._first_env = run, arena, run.mode, run.first_env
+        self._run, self._arena, self._first_env = run, arena, run.first_env
+        self._same_step = run.mode is AutoresetMode.SAME_STEP
+        self._ones = np.ones(len(arena), np.int64)
         self._write = Packer(observation, arena.observations, arena.observation_objects).write
         # For the most common case, an observation that is one plain array: written without a call.
         self._plain: tuple[Any, Any, Any] = (None, None, None)
@@ -213,7 +215,7 @@ class Stepper:
         """Step every env once, as its mode says, with the actions in the arena."""
         arena, write, ndarray = self._arena, self._write, np.ndarray
         views, dtype, shape = self._plain
-        same_step = self._mode is AutoresetMode.SAME_STEP
+        same_step = self._same_step
         acting = arena.mask.tolist()
         # Copied, because an env may keep the action it was given.
         actions = self._split([column.copy() for column in self._actions], len(acting))
@@ -293,15 +295,15 @@ class Stepper:
             arena.episode_returns[self._beginning] = 0.0
             arena.episode_lengths[self._beginning] = 0
         np.add(arena.episode_returns, arena.rewards, arena.episode_returns)
-        np.add(arena.episode_lengths, acting if restarted else 1, arena.episode_lengths)
+        np.add(arena.episode_lengths, acting if restarted else self._ones, arena.episode_lengths)
         eventful = bool(ended or restarted)
         if eventful or self._eventful:
             arena.resets[:] = False
             arena.resets[restarted] = True
             arena.mask[:] = True
-            if self._mode is not AutoresetMode.SAME_STEP:
+            if not self._same_step:
                 arena.mask[ended] = False
-        self._beginning = ended if self._mode is AutoresetMode.SAME_STEP else restarted
+        self._beginning = ended if self._same_step else restarted
         self._eventful = eventful
 
     def _final(self, row: int, obs: Any) -> Any:

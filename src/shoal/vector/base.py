@@ -244,19 +244,16 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             env_ids: The env of each row, if not that of the batch last received. A vec that
                 receives all rows at once has only one order.
         """
-        self._check_open()
-        if self._state is State.FAILED:
+        if self._state is not State.READY:
+            self._check_idle("the next step() or send")
             raise ResetNeeded(_FAILED)
-        if self._state is State.PENDING:
-            problem = f"a {self._pending} is under way: call recv() before the next step() or send()"
-            raise AlreadyPending(problem, self._pending)
         if env_ids is not None and not np.array_equal(env_ids, self._env_ids):
             raise ArgumentError(
                 f"env_ids: expected those of the batch last received, {self._env_ids}, got {env_ids}"
             )
         needed = self._arena.mask
         acting = count_true(needed)
-        if self.autoreset_mode is AutoresetMode.DISABLED and acting < self.num_rows:
+        if acting < self.num_rows and self.autoreset_mode is AutoresetMode.DISABLED:
             self._refuse_finished(needed)
         self._actions.write(actions, needed)
         self._stats.begin(acting)

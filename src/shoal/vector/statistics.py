@@ -44,7 +44,8 @@ class Stats:
             self._inside += now - self._begun
         self._vector_steps += 1
         self._transitions += self._acting
-        self._episodes += count_true(arena.terminations | arena.truncations)
+        if 1 in arena.terminations.tobytes() or 1 in arena.truncations.tobytes():
+            self._episodes += count_true(arena.terminations | arena.truncations)
 
     def report(self) -> dict[str, float]:
         """All figures."""
