@@ -29,7 +29,7 @@ from shoal.errors import (
     ObservationError,
     SpaceError,
 )
-from shoal.testing import SPACES, UNSIZED_SPACES, SampleEnv, SentinelEnv
+from shoal.testing import SPACES, UNSIZED_SPACES, SampleEnv, SentinelEnv, SentinelRows
 from shoal.testing.contract import difference
 
 BACKENDS = {"serial": shoal.Serial}
@@ -172,8 +172,10 @@ def test_10_infos_that_change_their_type_are_kept(backend):
             assert difference(infos["n"][1], b["n"]) is None
 
 
-def test_11_final_obs_of_an_env_that_reuses_its_buffer(backend):
-    with backend([partial(SentinelEnv, i, 3) for i in range(3)], autoreset_mode="SameStep") as vec:
+@pytest.mark.parametrize("flat", [False, True], ids=["nested", "flat"])
+@pytest.mark.parametrize("kind", [SentinelEnv, SentinelRows])
+def test_11_final_obs_of_an_env_that_reuses_its_buffer(backend, kind, flat):
+    with backend([partial(kind, i, 3) for i in range(3)], autoreset_mode="SameStep", flat=flat) as vec:
         vec.reset(seed=1)
         ended = 0
         for _ in range(30):
@@ -335,8 +337,12 @@ def test_18_an_observation_of_another_shape_never_overruns_its_row(backend, wron
 
     with backend([Scripted, Grow, Scripted]) as vec:
         vec.reset()
+        before = vec._arena.observations.copy()
         with pytest.raises(ObservationError, match=r"observation: expected shape \(1,\).*step\(\) of env 1"):
             vec.step([0, 0, 0])
+        np.testing.assert_array_equal(
+            vec._arena.observations, before
+        )  # all of them zeros, the neighbours too
 
 
 @pytest.mark.parametrize("flat", [False, True], ids=["nested", "flat"])

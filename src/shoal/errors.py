@@ -7,7 +7,8 @@
     ├── ArgumentError (ValueError)           an argument that cannot work
     │   └── ArgumentTypeError (TypeError)    ... because of its type
     ├── ObservationError (ValueError)        an env returned something its space does not allow
-    │   └── ObservationTypeError (TypeError) ... because of its type
+    │   ├── ObservationTypeError (TypeError) ... because of its type
+    │   └── ObservationPartMissing (KeyError, IndexError)  ... because a part of it is missing
     ├── ActionError (ValueError)             actions that do not fit; nothing has moved
     │   └── ActionTypeError (TypeError)      ... because of their type
     ├── EpisodeOver (AssertionError)         stepping a finished env under DISABLED autoreset
@@ -63,6 +64,14 @@ class ObservationError(ShoalError, ValueError):
 
 class ObservationTypeError(ObservationError, TypeError):
     """An env returned a value of a type that its observation space does not allow."""
+
+
+class ObservationPartMissing(ObservationError, KeyError, IndexError):
+    """An env returned a dict without a key, or a tuple of another length than its observation space has."""
+
+    def __str__(self) -> str:
+        """The message alone, not quoted as a KeyError's."""
+        return str(self.args[0])
 
 
 class ActionError(ShoalError, ValueError):

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from shoal.errors import ObservationError
+from shoal.errors import ObservationError, ObservationPartMissing, ObservationTypeError
 
 Path = tuple[str | int, ...]
 Columns = Sequence[NDArray[Any]]
@@ -127,9 +127,14 @@ class Field:
 class Misfit(ObservationError):
     """A value that does not fit its field; whoever knows the env says so in an error of its own."""
 
-    def __init__(self, path: Path, problem: str, *, root: str = "", is_type: bool = False) -> None:
+    def __init__(
+        self, path: Path, problem: str, *, root: str = "", is_type: bool = False, is_missing: bool = False
+    ) -> None:
         super().__init__(f"{where(path, root or 'value')}: {problem}")
         self.path, self.problem, self.root, self.is_type = path, problem, root, is_type
+        self.public: type[ObservationError] = ObservationError
+        if is_type or is_missing:
+            self.public = ObservationTypeError if is_type else ObservationPartMissing
 
 
 def where(path: Path, root: str = "value") -> str:

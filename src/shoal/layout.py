@@ -26,7 +26,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from shoal.errors import ArgumentError, ObservationError, ObservationTypeError, SpaceError
+from shoal.errors import ArgumentError, SpaceError
 from shoal.fields import Branch, Choice, Columns, Field, Kind, Leaf, Misfit, Node, Path, describe, walk, where
 
 Rows = NDArray[np.uint8]
@@ -294,8 +294,7 @@ class Layout:
         try:
             Packer(self, row).write(0, value)
         except Misfit as misfit:
-            error = ObservationTypeError if misfit.is_type else ObservationError
-            raise error(str(misfit)) from None
+            raise misfit.public(str(misfit)) from None
         flat: NDArray[Any] = self.flat(row)[0, ...]  # an array even if it has no dimensions
         return flat
 

@@ -252,6 +252,51 @@ def test_errors_have_the_type_of_gymnasiums(verb, text):
             verb(ours)
 
 
+class Misbehaved(SampleEnv):
+    def __init__(self, space, observation):
+        super().__init__(space, sp.Discrete(2))
+        self.observation = observation
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation, {}
+
+
+PAIR = sp.Tuple((sp.Discrete(3), sp.Box(0, 1, (2,))))
+
+
+@pytest.mark.parametrize(
+    ("space", "observation"),
+    [
+        (sp.Box(0, 1, (2,)), np.zeros(3, np.float32)),
+        (sp.Box(0, 255, (2,), np.uint8), np.zeros(2)),
+        (sp.Dict({"a": sp.Discrete(2), "b": sp.Discrete(2)}), {"a": 1}),
+        (PAIR, (1,)),
+        (PAIR, (1, np.zeros(5, np.float32))),
+    ],
+    ids=["shape", "dtype", "missing key", "short tuple", "shape inside"],
+)
+def test_observations_that_do_not_fit_raise_gymnasiums_type(space, observation):
+    def create():
+        return Misbehaved(space, observation)
+
+    with pytest.raises(Exception) as reference:  # noqa: PT011 - its type is what is compared
+        SyncVectorEnv([create]).reset()
+    with (
+        shoal.Serial(create) as vec,
+        pytest.raises(reference.type, match=r"^observation.* from reset\(\) of env 0"),
+    ):
+        vec.reset()
+
+
+def test_a_tuple_may_come_as_an_array_and_creators_as_a_generator():
+    def create():
+        return Misbehaved(sp.Tuple((sp.Discrete(3), sp.Discrete(3))), np.array([1, 2]))
+
+    ours, theirs = shoal.Serial(create for _ in range(2)), SyncVectorEnv([create, create])
+    require_equal(ours.reset(), theirs.reset(), "reset")
+    ours.close()
+
+
 @pytest.mark.parametrize("mode", ["nonsense", None, 3])
 def test_an_unknown_autoreset_mode(mode):
     with pytest.raises(ValueError):  # noqa: PT011

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from shoal.errors import ObservationError, ObservationTypeError
+from shoal.errors import ObservationError
 from shoal.fields import Misfit, where
 
 
 def observation_error(misfit: Misfit, env: int, verb: str) -> ObservationError:
     """The public error for a value that does not fit its row."""
-    error = ObservationTypeError if misfit.is_type else ObservationError
-    return error(
+    return misfit.public(
         f"{where(misfit.path, misfit.root or 'observation')}: {misfit.problem}, from {verb}() of env {env}."
         + ("" if misfit.root else f" Correct the env's observation_space or what its {verb}() returns.")
     )

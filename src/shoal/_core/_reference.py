@@ -86,21 +86,22 @@ class Packer:
     def _branch_writer(self, node: Branch) -> Write:
         parts = [(k, self._writer(c)) for k, c in zip(node.keys, node.children, strict=True)]
         path = node.path
-        usual: type = dict if node.is_dict else tuple
-        container: Any = Mapping if node.is_dict else (tuple, list)
+        usual: Any = dict if node.is_dict else tuple
+        container: Any = Mapping if node.is_dict else (tuple, list, np.ndarray)
         size = None if node.is_dict else len(parts)
 
         def write_branch(row: int, value: Any) -> None:
-            fits = type(value) is usual or isinstance(value, container)
-            if not fits or (size is not None and len(value) != size):
+            if type(value) is not usual and not isinstance(value, container):
                 expected = "a dict" if size is None else f"a tuple of {size}"
-                got = describe(value) if size is None else f"{describe(value)} of {_length(value)}"
-                raise Misfit(path, f"expected {expected}, got {got}", is_type=True)
+                raise Misfit(path, f"expected {expected}, got {describe(value)}", is_type=True)
+            if size is not None and len(value) != size:
+                raise Misfit(path, f"expected a tuple of {size}, got {len(value)}", is_missing=True)
             for key, write in parts:
                 try:
                     part = value[key]
                 except KeyError:
-                    raise Misfit((*path, key), f"missing; got the keys {list(value)}") from None
+                    problem = f"missing; got the keys {list(value)}"
+                    raise Misfit((*path, key), problem, is_missing=True) from None
                 write(row, part)
 
         return write_branch
@@ -131,10 +132,6 @@ class Packer:
 def row_views(column: NDArray[Any]) -> list[NDArray[Any]]:
     """A view of each row's entry: writing through it is cheaper than indexing the column."""
     return [column[row, ...] for row in range(len(column))]
-
-
-def _length(value: Any) -> str:
-    return str(len(value)) if hasattr(value, "__len__") else "no length"
 
 
 # ----------------------------------------------------------------------------------------------- stepper

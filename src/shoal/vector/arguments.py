@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ def creators_of(env: Any, num_envs: Any) -> list[Creator]:
         raise ArgumentError(f"num_envs: expected a positive integer, got {num_envs!r}")
     if callable(env) and not is_env(env):
         return [env] * (1 if num_envs is None else int(num_envs))
-    creators = list(env) if isinstance(env, (list, tuple)) else [env]
+    creators = list(env) if isinstance(env, Iterable) and not isinstance(env, str) else [env]
     for creator in creators:
         if is_env(creator):
             raise ArgumentTypeError(
