@@ -8,6 +8,7 @@ import pytest
 import shoal
 from shoal.errors import ArgumentError, ObservationError
 from shoal.testing import check_env
+from shoal.testing.contract import difference
 
 
 class Herd(shoal.Env):
@@ -112,6 +113,40 @@ def test_actions_of_agents_that_do_not_act_are_not_read():
         vec.step([999, 2, 3])
         with pytest.raises(ValueError, match="action of env 0, agent 2"):
             vec.step([1, 999, 999])
+
+
+def test_a_snapshot_remembers_who_has_finished():
+    class Stubborn(Herd):
+        """Goes on to write flags for the dead, and brings the first one back at its fifth step."""
+
+        def step(self, actions):
+            super().step(actions)
+            self.terminations[:] = self.count >= self.lives
+            self.mask[0] = self.mask[0] or self.count == 5
+
+    with shoal.Serial(lambda: Stubborn((2, 9, 9))) as vec:
+        vec.reset(seed=0)
+        for _ in range(3):
+            vec.step([1, 1, 1])
+        saved = vec.snapshot()
+        futures = []
+        for _ in range(2):
+            vec.restore(saved)
+            futures.append([(vec.step([1, 1, 1])[1:4], vec.mask.tolist()) for _ in range(3)])
+        assert difference(*futures) is None
+        assert futures[0][1][1] == [True, True, True]  # back, whatever flag the env writes for it
+
+
+def test_an_env_may_change_its_options():
+    class Greedy(Herd):
+        def reset(self, seed=None, options=None):
+            super().reset()
+            return {"level": options.pop("level")}
+
+    options = {"level": 3}
+    with shoal.Serial(Greedy, 2) as vec:
+        assert vec.reset(options=options)[1]["level"].tolist() == [3, 0, 0, 3, 0, 0]
+    assert options == {"level": 3}
 
 
 def test_disabled():

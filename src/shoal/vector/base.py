@@ -10,7 +10,6 @@ that reach into the envs (`_call`, `_set_attr`, `_render`, `_freeze`, `_thaw`, `
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -38,7 +37,7 @@ from shoal.errors import (
     ResetNeeded,
     SnapshotError,
 )
-from shoal.fields import Kind, where
+from shoal.vector._bounds import warn_if_outside
 from shoal.vector.arguments import reset_mask_of, seeds_of
 from shoal.vector.infos import merge_infos
 from shoal.vector.spaces import VecSpaces
@@ -430,7 +429,10 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         pairs = self._finish()
         self._state = State.READY
         if verb in self._unchecked:
-            self._check_bounds(verb)
+            self._unchecked.discard(verb)
+            mask, agents = self._arena.mask, self.agents_per_env
+            if warn_if_outside(self.observation_layout, self._columns, mask, agents, verb):
+                self._unchecked.clear()
         infos = merge_infos(pairs, self.num_rows) if pairs else {}
         if verb == "step":
             self._stats.end(self._arena)
@@ -477,28 +479,6 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
                 'them first, by reset(options={"reset_mask": mask}) with their entries of mask set. '
                 "No env has moved."
             )
-
-    def _check_bounds(self, verb: str) -> None:
-        """Warn if the first observations lie outside their space; later ones are not checked."""
-        self._unchecked.discard(verb)
-        layout = self.observation_layout
-        for index, field in enumerate(layout.fields):
-            if field.kind is Kind.OBJECT or field.size == 0:
-                continue
-            column = self._columns[index]
-            low, high = field.bounds()
-            # Asked this way, NaN is outside as well.
-            outside = ~((column >= low) & (column <= high)).reshape(self.num_rows, -1).all(1)
-            outside &= layout.counts(index, self._columns) & self._arena.mask
-            if outside.any():
-                row = int(outside.argmax())
-                self._unchecked.clear()
-                warnings.warn(
-                    f"{where(field.path, 'observation')} of env {row // self.agents_per_env}, from {verb}(), "
-                    f"is outside its space {field.space}. Values are passed on as they are.",
-                    stacklevel=4,  # where the user called reset() or step()
-                )
-                return
 
     def _check_open(self) -> None:
         if self._state is State.CLOSED:
