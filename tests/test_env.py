@@ -135,6 +135,7 @@ def test_a_snapshot_remembers_who_has_finished():
             futures.append([(vec.step([1, 1, 1])[1:4], vec.mask.tolist()) for _ in range(3)])
         assert difference(*futures) is None
         assert futures[0][1][1] == [True, True, True]  # back, whatever flag the env writes for it
+        assert futures[0][2][1] == [False, True, True]  # and finished once more
 
 
 def test_an_env_may_change_its_options():
