@@ -495,6 +495,44 @@ def test_episode_stats_are_those_of_gymnasiums_wrapper():
     theirs.close()
 
 
+class Watch:
+    """A clock that stands still unless told."""
+
+    now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_episode_stats_count_the_seconds_of_their_episode(monkeypatch, mode):
+    watch = Watch()
+    monkeypatch.setattr("shoal.vector.statistics.time", watch)
+
+    def step(vec):
+        watch.now += 1.0
+        return vec.step([0])[-1]
+
+    create = partial(gymnasium.make, "CartPole-v1", max_episode_steps=3)
+    with shoal.Serial(create, autoreset_mode=mode, episode_stats=True) as vec:
+        watch.now = 100.0
+        vec.reset(seed=0)
+        step(vec)
+        saved = vec.snapshot()
+        watch.now += 1000.0
+        vec.restore(saved)  # what happened in between has not happened
+        step(vec)
+        assert step(vec)["episode"]["t"].tolist() == [3.0]
+        if mode == "NextStep":
+            step(vec)
+        elif mode == "Disabled":
+            watch.now += 50.0
+            vec.reset()
+        step(vec)
+        step(vec)
+        assert step(vec)["episode"]["t"].tolist() == [3.0]
+
+
 def test_episode_stats_twice_is_an_error():
     def create():
         return gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make("CartPole-v1", max_episode_steps=2))
@@ -520,6 +558,17 @@ def test_a_snapshot_survives_pickling_and_moves_to_another_vec():
         future = [first.step(actions) for actions in plan[20:]]
         second.restore(saved)
         assert difference([second.step(actions) for actions in plan[20:]], future) is None
+        second.reset(options={"reset_mask": np.array([True, False, False])})  # all have been reset before
+
+
+def test_a_snapshot_keeps_a_planned_seed():
+    with shoal.Serial(SentinelEnv) as vec:
+        vec.reset(seed=1)
+        vec.seed(5)
+        saved = vec.snapshot()
+        assert vec.reset()[0][0, 4] == 5
+        vec.restore(saved)
+        assert vec.reset()[0][0, 4] == 5
 
 
 def test_restoring_closes_the_envs_it_replaces():
