@@ -134,3 +134,83 @@ def test_an_env_that_forgets_its_state_is_found_at_any_depth():
         vec.reset(seed=0)
         with pytest.raises(SnapshotError, match=r"Forgets is an EzPickle"):
             vec.snapshot()
+
+
+def test_a_foreign_vector_env_inside():
+    def create():
+        return gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="vector_entry_point")
+
+    with shoal.Serial(create, 2, autoreset_mode="NextStep", episode_stats=True) as vec:
+        assert vec.num_envs == 6
+        vec.reset(seed=0)
+        for _ in range(60):
+            obs, *_ = vec.step(vec.action_space.sample())
+        assert obs in vec.observation_space
+        assert vec.stats()["episodes"] > 0
+
+
+def test_gymnasiums_sync_vector_env_inside_is_the_same_as_its_envs():
+    def inner():
+        return gymnasium.vector.SyncVectorEnv([CARTPOLE] * 2)
+
+    with shoal.Serial(inner, 2) as nested, shoal.Serial(CARTPOLE, 4) as flat:
+        assert difference(nested.reset(seed=3), flat.reset(seed=3)) is None
+        nested.set_attr("gravity", [1.0, 2.0, 3.0, 4.0])
+        flat.set_attr("gravity", [1.0, 2.0, 3.0, 4.0])
+        assert nested.get_attr("gravity") == (1.0, 2.0, 3.0, 4.0)
+        flat.action_space.seed(0)
+        for _ in range(60):
+            actions = flat.action_space.sample()
+            assert difference(nested.step(actions), flat.step(actions)) is None
+        chosen = np.array([True, False, False, True])
+        pair = [vec.reset(seed=[1, 2, 3, 4], options={"reset_mask": chosen}) for vec in (nested, flat)]
+        assert difference(*pair) is None
+        assert len(nested.envs) == 4
+
+
+def test_a_wrapped_vector_env_inside():
+    def inner():
+        return gymnasium.wrappers.vector.ClipReward(shoal.Serial(CARTPOLE, 2), 0.0, 0.5)
+
+    with shoal.Serial(inner, 2) as vec:
+        vec.reset(seed=0)
+        assert vec.step([0, 1, 0, 1])[1].tolist() == [0.5] * 4
+        vec.set_attr("gravity", [1.0, 2.0, 3.0, 4.0])
+        assert vec.get_attr("gravity") == (1.0, 2.0, 3.0, 4.0)
+
+
+def test_the_modes_must_agree():
+    with pytest.raises(
+        ArgumentError, match=r"uses AutoresetMode.SAME_STEP, this vec AutoresetMode.NEXT_STEP"
+    ):
+        shoal.Serial(lambda: shoal.Serial(CARTPOLE, 2, autoreset_mode="SameStep"))
+
+
+def test_hierarchy_with_agents_and_snapshots():
+    class Pair(shoal.Env):
+        observation_space = sp.Box(0, 99, (1,))
+        action_space = sp.Discrete(9)
+        num_agents = 2
+
+        def reset(self, seed=None, options=None):
+            self.count = 0
+            self.observations[:] = 0
+
+        def step(self, actions):
+            self.count += 1
+            self.observations[:] = self.count
+            self.rewards[:] = actions
+            self.terminations[:] = (self.count == 2, self.count == 3)
+
+    with shoal.Serial(lambda: shoal.Serial(Pair, 2), 2) as nested, shoal.Serial(Pair, 4) as flat:
+        assert (nested.num_envs, nested.num_rows) == (flat.num_envs, flat.num_rows) == (4, 8)
+        for vec in (nested, flat):
+            vec.async_reset(seed=0)
+        for number in range(9):
+            mine, reference = nested.recv(), flat.recv()
+            assert difference(mine, reference) is None, number
+            if number == 4:
+                saved = nested.snapshot()
+                nested.restore(saved)
+            for vec in (nested, flat):
+                vec.send(np.arange(8))

@@ -81,15 +81,20 @@ def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
 
 
 def reset_mask_of(
-    options: dict[str, Any] | None, num_envs: int
+    options: dict[str, Any] | None, num_envs: int, stride: int = 1
 ) -> tuple[NDArray[np.bool_], dict[str, Any] | None]:
     """The envs to reset, and the options that are for the envs themselves; `options` is not changed.
 
+    Args:
+        options: As the caller gave them.
+        num_envs: Entries that the mask must have.
+        stride: How many neighbouring entries are the agents of one env.
+
     Raises:
-        ArgumentError: If the mask is none.
+        ArgumentError: If the mask is none, or splits an env.
     """
     if options is None or "reset_mask" not in options:
-        return np.ones(num_envs, np.bool_), options
+        return np.ones(num_envs // stride, np.bool_), options
     rest = {key: value for key, value in options.items() if key != "reset_mask"}
     mask = options["reset_mask"]
     if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
@@ -99,4 +104,11 @@ def reset_mask_of(
         raise ArgumentError(f"reset_mask: expected shape ({num_envs},), got {mask.shape}")
     if not mask.any():
         raise ArgumentError("reset_mask: expected at least one True, got none")
-    return mask.copy(), rest
+    by_env = mask.reshape(-1, stride)
+    split = by_env.any(1) != by_env.all(1)
+    if split.any():
+        raise ArgumentError(
+            "reset_mask: agents of one env can only be reset together, got a mask that splits env "
+            f"{int(split.argmax())}"
+        )
+    return by_env[:, 0].copy(), rest

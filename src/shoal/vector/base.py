@@ -215,8 +215,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
     ) -> None:
         """Begin what `reset` does; `recv` gives the rows. What was under way before is dropped."""
         self._check_open()
-        chosen, rest = reset_mask_of(options, self.num_envs)
-        chosen = self._envs_of(chosen)
+        chosen, rest = reset_mask_of(options, self.num_envs, self._stride)
         if self._state is State.FAILED and not chosen.all():
             raise ResetNeeded(_FAILED)
         if (self._never_reset & ~chosen).any():
@@ -459,17 +458,6 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         if seed is None or isinstance(seed, (int, np.integer)):
             return seeds_of(seed, self._total_envs)
         return seeds_of(seed, self.num_envs)[:: self._stride]
-
-    def _envs_of(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """A mask over `num_envs` as one over the envs themselves."""
-        by_env = mask.reshape(self._total_envs, self._stride)
-        split = by_env.any(1) != by_env.all(1)
-        if split.any():
-            raise ArgumentError(
-                "reset_mask: agents of one env can only be reset together, got a mask that splits env "
-                f"{int(split.argmax())}"
-            )
-        return by_env[:, 0]
 
     def _refuse_finished(self, mask: NDArray[np.bool_]) -> None:
         alive = mask.reshape(self._total_envs, self.agents_per_env).any(1)
