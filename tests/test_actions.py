@@ -125,3 +125,23 @@ def test_tuple_actions_that_do_not_fit():
         vec.reset()
         with pytest.raises(shoal.errors.ActionError, match="expected a tuple of 2 batches"):
             vec.step([(0, 0), (0, 0), (0, 0)])
+
+
+def test_flat_choices_that_are_not_taken_are_zero():
+    class Chooser(shoal.Env):
+        observation_space = sp.Discrete(2)
+        action_space = sp.OneOf([sp.Discrete(3), sp.Box(1, 2, (2,))])
+
+        def reset(self, seed=None, options=None):
+            self.observations[:] = 0
+
+        def step(self, actions):
+            index, (number, box) = actions
+            return {"index": int(index[0]), "number": int(number[0]), "box": box[0].copy()}
+
+    with shoal.Serial(Chooser, flat=True) as vec:
+        vec.reset()
+        infos = vec.step([[1, 0, 1.5, 2.0]])[-1]
+        assert (infos["index"][0], infos["box"].tolist()) == (1, [[1.5, 2.0]])
+        infos = vec.step([[0, 2, 1.25, 1.75]])[-1]
+        assert (infos["index"][0], infos["number"][0], infos["box"].tolist()) == (0, 2, [[0, 0]])
