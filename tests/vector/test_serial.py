@@ -140,15 +140,17 @@ def test_a_planned_seed_is_kept_for_the_next_try():
         assert vec.reset()[0][0, 4] == 5
 
 
-def test_the_error_names_the_verb_also_in_an_autoreset():
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_the_error_names_the_verb_also_in_an_autoreset(mode):
     class BadReset(SentinelEnv):
         def reset(self, **kwargs):
             obs, info = super().reset(**kwargs)
             return (obs, info) if self.episode == 0 else (obs[:2], info)
 
-    with shoal.Serial(partial(BadReset, 0, 1)) as vec:
+    with shoal.Serial(partial(BadReset, 0, 1), autoreset_mode=mode) as vec:
         vec.reset(seed=0)
-        vec.step([0])
+        if mode == "NextStep":
+            vec.step([0])
         with pytest.raises(
             shoal.errors.ObservationError, match=r"from reset\(\) of env 0. .* its reset\(\) returns"
         ):
