@@ -119,6 +119,17 @@ def test_structured_actions_that_do_not_fit(actions, text):
             vec.step(actions)
 
 
+def test_missing_parts_are_lookup_errors_as_in_gymnasium():
+    for space, actions, error in (
+        (sp.Dict({"a": sp.Discrete(2), "b": sp.Discrete(2)}), {"a": [0, 0]}, KeyError),
+        (sp.Tuple((sp.Discrete(2), sp.Discrete(2))), ([0, 0],), IndexError),
+    ):
+        with shoal.Serial(lambda space=space: SampleEnv(sp.Discrete(2), space), 2) as vec:
+            vec.reset()
+            with pytest.raises(error, match=r"^action: expected a .* no env has moved"):
+                vec.step(actions)
+
+
 def test_tuple_actions_that_do_not_fit():
     space = sp.Tuple((sp.Discrete(2), sp.Discrete(2)))
     with shoal.Serial(lambda: SampleEnv(sp.Discrete(2), space), 3) as vec:

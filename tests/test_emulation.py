@@ -1,3 +1,5 @@
+from types import MappingProxyType
+
 import gym
 import gymnasium
 import gymnasium.spaces as sp
@@ -112,8 +114,14 @@ def test_a_class_of_no_library():
 
 @pytest.mark.parametrize(
     "result",
-    [np.zeros(1, np.float32), (np.zeros(1, np.float32), None), (np.zeros(1, np.float32), {}), [0.0]],
-    ids=["bare", "None", "empty", "list"],
+    [
+        np.zeros(1, np.float32),
+        (np.zeros(1, np.float32), None),
+        (np.zeros(1, np.float32), {}),
+        [np.zeros(1, np.float32), MappingProxyType({})],
+        [0.0],
+    ],
+    ids=["bare", "None", "empty", "list of both", "list"],
 )
 def test_resets_with_and_without_info(result):
     with shoal.Serial(lambda: Plain(reset=result)) as vec:
@@ -125,7 +133,12 @@ def test_an_observation_that_looks_like_a_pair_with_an_info():
     class Pair(Plain):
         observation_space = sp.Tuple((sp.Discrete(3), sp.Dict({"a": sp.Discrete(3)})))
 
-    for result, infos in [((1, {"a": 2}), {}), (((1, {"a": 2}), {"b": 3}), {"b": 3})]:
+    cases = [
+        ((1, {"a": 2}), {}),
+        (((1, {"a": 2}), {"b": 3}), {"b": 3}),
+        (((1, {"a": 2}), {"a": 3}), {"a": 3}),
+    ]
+    for result, infos in cases:
         with shoal.Serial(lambda result=result: Pair(reset=result)) as vec:
             obs, got = vec.reset()
             assert obs[0].tolist() == [1]
@@ -254,7 +267,7 @@ def test_what_is_no_creator(env, error, text):
         shoal.Serial(env)
 
 
-@pytest.mark.parametrize("num_envs", [0, -1, 2.0, "2"])
+@pytest.mark.parametrize("num_envs", [0, -1, 2.0, "2", True])
 def test_num_envs_must_be_a_positive_integer(num_envs):
     with pytest.raises(ArgumentError, match="num_envs: expected a positive integer"):
         shoal.Serial(Plain, num_envs)

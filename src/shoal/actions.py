@@ -9,7 +9,7 @@ from gymnasium import Space
 from numpy.typing import NDArray
 
 from shoal.buffers import Arena, count_true
-from shoal.errors import ActionError, ActionTypeError
+from shoal.errors import ActionError, ActionPartMissing, ActionTypeError
 from shoal.fields import Kind, Misfit, where
 from shoal.flat_actions import FlatActions, is_discrete
 from shoal.layout import Layout
@@ -63,8 +63,8 @@ class ActionWriter:
             else:
                 self._codec.write(actions, self._packer.columns, needed)
         except Misfit as misfit:
-            error = ActionTypeError if misfit.is_type else ActionError
-            raise error(
+            error = ActionPartMissing if misfit.is_missing else ActionError
+            raise (ActionTypeError if misfit.is_type else error)(
                 f"{where(misfit.path, 'action')}: {misfit.problem}. Pass one action for each row, as "
                 "vec.action_space.sample() does; no env has moved."
             ) from None

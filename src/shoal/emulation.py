@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -44,10 +44,10 @@ class SingleEnv:
         self.observation_space = to_gymnasium_space(env.observation_space)
         self.action_space = to_gymnasium_space(env.action_space)
         space = self.observation_space
-        # Whether an observation could be taken for a pair of observation and info.
-        self._is_pair = (
-            isinstance(space, spaces.Tuple) and len(space) == 2 and isinstance(space[1], spaces.Dict)
-        )
+        # If an observation could be taken for a pair of observation and info: the keys of its second part.
+        self._pair_keys: set[str] | None = None
+        if isinstance(space, spaces.Tuple) and len(space) == 2 and isinstance(space[1], spaces.Dict):
+            self._pair_keys = set(space[1].spaces)
         try:
             parameters = list(inspect.signature(env.reset).parameters.values())
             names = {parameter.name for parameter in parameters}
@@ -97,13 +97,16 @@ class SingleEnv:
         return self._with_info(self.env.reset())
 
     def _with_info(self, result: Any) -> tuple[Any, dict[str, Any]]:
-        if not (isinstance(result, tuple) and len(result) == 2):
+        if not (isinstance(result, (tuple, list)) and len(result) == 2):
             return result, {}
-        if not (isinstance(result[1], dict) or result[1] is None):
+        first, info = result
+        if not (isinstance(info, Mapping) or info is None):
             return result, {}
-        if self._is_pair and self.observation_space.contains(result):
-            return result, {}  # the observation itself, without an info
-        return result[0], result[1] or {}
+        if self._pair_keys is not None and info is not None and self._pair_keys <= set(info):
+            inner = isinstance(first, (tuple, list)) and len(first) == 2 and isinstance(first[1], Mapping)
+            if not inner:
+                return result, {}  # the observation itself, without an info
+        return first, dict(info or {})
 
     def get_attr(self, name: str) -> Any:
         """The attribute `name` of the env or of a wrapper around it."""

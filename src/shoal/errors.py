@@ -10,7 +10,8 @@
     │   ├── ObservationTypeError (TypeError) ... because of its type
     │   └── ObservationPartMissing (KeyError, IndexError)  ... because a part of it is missing
     ├── ActionError (ValueError)             actions that do not fit; nothing has moved
-    │   └── ActionTypeError (TypeError)      ... because of their type
+    │   ├── ActionTypeError (TypeError)      ... because of their type
+    │   └── ActionPartMissing (KeyError, IndexError)  ... because a part of them is missing
     ├── EpisodeOver (AssertionError)         stepping a finished env under DISABLED autoreset
     ├── CallError (RuntimeError)             a verb out of turn
     │   ├── ResetNeeded                      after a failed step only a reset makes sense
@@ -80,6 +81,14 @@ class ActionError(ShoalError, ValueError):
 
 class ActionTypeError(ActionError, TypeError):
     """Actions of the wrong type. No env has moved."""
+
+
+class ActionPartMissing(ActionError, KeyError, IndexError):
+    """A dict of actions without a key, or a tuple of another length. No env has moved."""
+
+    def __str__(self) -> str:
+        """The message alone, not quoted as a KeyError's."""
+        return str(self.args[0])
 
 
 class EpisodeOver(ShoalError, AssertionError):

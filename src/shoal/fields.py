@@ -131,7 +131,8 @@ class Misfit(ObservationError):
         self, path: Path, problem: str, *, root: str = "", is_type: bool = False, is_missing: bool = False
     ) -> None:
         super().__init__(f"{where(path, root or 'value')}: {problem}")
-        self.path, self.problem, self.root, self.is_type = path, problem, root, is_type
+        self.path, self.problem, self.root = path, problem, root
+        self.is_type, self.is_missing = is_type, is_missing
         self.public: type[ObservationError] = ObservationError
         if is_type or is_missing:
             self.public = ObservationTypeError if is_type else ObservationPartMissing
@@ -156,7 +157,8 @@ def describe(value: Any) -> str:
 # The three kinds of nodes share three methods over the columns of a batch:
 #   views   nested zero-copy arrays: Text as codes, OneOf as (index, choices)
 #   values  what Gymnasium gives for a batch: Text as strings, OneOf as pairs (index, value)
-#   split   a list with one value for each of `count` rows, as an env expects its action
+#   split   a list with one value for each of `count` rows, as Gymnasium hands them to the envs: a Box without
+#           dimensions as a scalar, or, if `sampled`, as an array, the way its space samples it
 
 
 @dataclass(frozen=True)
@@ -174,9 +176,11 @@ class Leaf:
             return tuple(self.split(columns, len(columns[self.index])))
         return columns[self.index]
 
-    def split(self, columns: Columns, count: int) -> list[Any]:  # noqa: D102
+    def split(self, columns: Columns, count: int, *, sampled: bool = False) -> list[Any]:  # noqa: D102
         if self.field.kind is Kind.TEXT:
             return [self.field.decode_text(codes) for codes in columns[self.index]]
+        if sampled and self.field.kind is Kind.ARRAY and not self.field.shape:
+            return [columns[self.index][row, ...] for row in range(count)]
         return list(columns[self.index])
 
 
@@ -199,8 +203,8 @@ class Branch:
     def values(self, columns: Columns) -> Any:  # noqa: D102
         return self.gather([child.values(columns) for child in self.children])
 
-    def split(self, columns: Columns, count: int) -> list[Any]:  # noqa: D102
-        parts = [child.split(columns, count) for child in self.children]
+    def split(self, columns: Columns, count: int, *, sampled: bool = False) -> list[Any]:  # noqa: D102
+        parts = [child.split(columns, count, sampled=sampled) for child in self.children]
         if not parts:
             return [self.gather([]) for _ in range(count)]
         return [self.gather(row) for row in zip(*parts, strict=True)]
@@ -222,9 +226,10 @@ class Choice:
     def values(self, columns: Columns) -> Any:  # noqa: D102
         return tuple(self.split(columns, len(columns[self.index])))
 
-    def split(self, columns: Columns, count: int) -> list[Any]:  # noqa: D102
+    def split(self, columns: Columns, count: int, *, sampled: bool = False) -> list[Any]:  # noqa: D102
         chosen = columns[self.index]
-        parts = [child.split(columns, count) for child in self.children]
+        # Gymnasium hands over what is inside a OneOf as it was sampled.
+        parts = [child.split(columns, count, sampled=True) for child in self.children]
         return [(index, parts[index][row]) for row, index in enumerate(chosen)]
 
 

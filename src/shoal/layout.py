@@ -310,7 +310,7 @@ class Layout:
                 "For a batch, call value() for each row or unpack() for views."
             )
         rows = self.rows(flat)[None].copy()
-        return self.root.split(self.columns(rows), 1)[0]
+        return self.root.split(self.columns(rows), 1, sampled=True)[0]
 
 
 def _structured(node: Node, nbytes: int) -> np.dtype[Any]:

@@ -39,7 +39,7 @@ def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> NDArray[Any]:
         if array.dtype == object:
             got = f"{describe(value)} that is no array of numbers"
         problem = f"expected shape {shape} and dtype {field.dtype}, got {got}"
-        raise Misfit(field.path, problem, is_type=not castable)
+        raise Misfit(field.path, problem, is_type=not castable or (bool(lead) and array.ndim == 0))
     if integers and not np.can_cast(array.dtype, field.dtype):
         narrow = array.astype(field.dtype)
         if (narrow != array).any():
@@ -95,15 +95,17 @@ class BatchPacker:
                 self.columns[node.index][taken] = array[taken]
 
     def _check_branch(self, node: Branch, batch: Any) -> None:
-        if node.is_dict:
-            if not isinstance(batch, Mapping) or not set(node.keys) <= set(batch):
-                got = f"the keys {list(batch)}" if isinstance(batch, Mapping) else describe(batch)
-                raise Misfit(
-                    node.path, f"expected a dict with the keys {list(node.keys)}, got {got}", is_type=True
-                )
-        elif not isinstance(batch, (tuple, list)) or len(batch) != len(node.keys):
-            wanted = f"expected a tuple of {len(node.keys)} batches"
-            raise Misfit(node.path, f"{wanted}, got {describe(batch)}", is_type=True)
+        wanted = (
+            f"a dict with the keys {list(node.keys)}"
+            if node.is_dict
+            else f"a tuple of {len(node.keys)} batches"
+        )
+        if not isinstance(batch, Mapping if node.is_dict else (tuple, list)):
+            raise Misfit(node.path, f"expected {wanted}, got {describe(batch)}", is_type=True)
+        got = set(batch) if node.is_dict else set(range(len(batch)))
+        if not set(node.keys) <= got or (not node.is_dict and len(batch) != len(node.keys)):
+            found = f"the keys {list(batch)}" if node.is_dict else str(len(batch))
+            raise Misfit(node.path, f"expected {wanted}, got {found}", is_missing=True)
 
     def _write_each(self, node: Node, batch: Any, taken: NDArray[np.bool_] | None) -> None:
         path = () if isinstance(node, Branch) else node.field.path

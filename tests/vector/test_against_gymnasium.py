@@ -80,6 +80,28 @@ def test_every_space_as_observation_and_action(space, mode):
     side_by_side([create] * 3, 12, mode=mode)
 
 
+@pytest.mark.parametrize("first", [sp.MultiBinary(2), sp.MultiDiscrete([2, 3]), sp.Box(0, 1, (2,))], ids=str)
+def test_an_observation_that_is_a_pair_with_a_dict(first):
+    space = sp.Tuple((first, sp.Dict(a=sp.Discrete(2))))
+
+    def create():
+        return SampleEnv(deepcopy(space), deepcopy(space))
+
+    side_by_side([create] * 2, 8, mode=AutoresetMode.SAME_STEP)
+
+
+def test_a_box_without_dimensions_inside_a_choice_stays_an_array():
+    space = sp.OneOf([sp.Box(-1, 1, ()), sp.Dict(x=sp.Box(-1, 1, ()))])
+    with shoal.Serial(lambda: SampleEnv(deepcopy(space), deepcopy(space)), 4) as vec:
+        obs, _ = vec.reset(seed=0)
+        assert obs in vec.observation_space  # Gymnasium warns of a scalar
+        actions = vec.action_space.sample()
+        vec.step(actions)
+        for own, action in zip(vec.get_attr("actions"), actions, strict=True):
+            assert own[0] in space
+            require_equal(own[0], action, "action")
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_random_spaces(seed):
     def create():
@@ -236,6 +258,7 @@ def test_envs_that_do_not_belong_together(creators, mode, error, text):
         pytest.param(lambda vec: vec.get_attr("typo"), "typo", id="get_attr"),
         pytest.param(lambda vec: vec.step([0]), r"action: expected shape \(2,\)", id="few actions"),
         pytest.param(lambda vec: vec.step([0, 0, 0]), r"action: expected shape \(2,\)", id="many actions"),
+        pytest.param(lambda vec: vec.step(0), "action: expected shape", id="one action"),
         pytest.param(lambda vec: vec.step(None), "action: expected shape", id="no actions"),
         pytest.param(lambda vec: vec.call("step"), "action", id="call"),
     ],

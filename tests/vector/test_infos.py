@@ -68,6 +68,12 @@ def test_integers_too_large_for_an_array_are_kept():
     assert merged["n"].tolist() == [2**63 + 1, 1]
 
 
+def test_a_dict_said_twice_is_merged():
+    pairs = [(0, {"final_info": {"x": 2}}), (0, {"final_info": {"q": 1}})]
+    merged = merge_infos(pairs, 1)["final_info"]
+    assert (merged["x"].tolist(), merged["q"].tolist()) == ([2], [1])
+
+
 def test_infos_without_masks_belong_to_every_row():
     infos = {"lives": np.array([3, 2]), "whole": "engine"}
     assert split_infos(infos, 2) == [(0, {"lives": 3, "whole": "engine"}), (1, {"lives": 2})]

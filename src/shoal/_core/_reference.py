@@ -336,6 +336,8 @@ def five(result: Any) -> Any:
 
 def checked(info: Any) -> dict[str, Any]:
     """An info that really is one."""
-    if not isinstance(info, dict):
+    if isinstance(info, dict):
+        return info
+    if not isinstance(info, Mapping):
         raise Misfit((), f"expected a dict, got {describe(info)}", root="info", is_type=True)
-    return info
+    return dict(info)

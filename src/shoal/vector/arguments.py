@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ def creators_of(env: Any, num_envs: Any) -> list[Creator]:
     Raises:
         ArgumentError: On an instance instead of a creator, or counts that do not fit.
     """
-    if num_envs is not None and (not isinstance(num_envs, (int, np.integer)) or num_envs < 1):
+    whole = isinstance(num_envs, (int, np.integer)) and not isinstance(num_envs, bool)
+    if num_envs is not None and (not whole or num_envs < 1):
         raise ArgumentError(f"num_envs: expected a positive integer, got {num_envs!r}")
     if callable(env) and not is_env(env):
         return [env] * (1 if num_envs is None else int(num_envs))
@@ -93,7 +94,7 @@ def reset_mask_of(
     Raises:
         ArgumentError: If the mask is none, or splits an env.
     """
-    if options is None or "reset_mask" not in options:
+    if not isinstance(options, Mapping) or "reset_mask" not in options:
         return np.ones(num_envs // stride, np.bool_), options
     rest = {key: value for key, value in options.items() if key != "reset_mask"}
     mask = options["reset_mask"]

@@ -23,7 +23,10 @@ def merge_infos(pairs: Iterable[tuple[int, dict[str, Any]]], num_rows: int) -> d
     found: dict[str, dict[int, Any]] = {}
     for row, info in pairs:
         for key, value in info.items():
-            found.setdefault(key, {})[row] = value
+            values = found.setdefault(key, {})
+            if isinstance(value, dict) and isinstance(values.get(row), dict):
+                value = {**values[row], **value}  # said twice, by a step and the reset that followed it
+            values[row] = value
     merged: dict[str, Any] = {}
     for key, values in found.items():
         mask = np.zeros(num_rows, np.bool_)

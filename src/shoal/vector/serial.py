@@ -57,7 +57,8 @@ class Serial(VectorEnv):
         rows_as_envs: bool = False,
     ) -> None:
         mode = autoreset(autoreset_mode)
-        units = build_envs(creators_of(env, num_envs))
+        self.env_fns = creators_of(env, num_envs)
+        units = build_envs(self.env_fns)
         try:
             facts = [UnitFacts.of(unit, agents_of(unit)) for unit in units]
             described = combine(facts, observation_mode, mode, objects=not flat)
