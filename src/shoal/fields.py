@@ -179,7 +179,8 @@ class Leaf:
     def split(self, columns: Columns, count: int, *, sampled: bool = False) -> list[Any]:  # noqa: D102
         if self.field.kind is Kind.TEXT:
             return [self.field.decode_text(codes) for codes in columns[self.index]]
-        if sampled and self.field.kind is Kind.ARRAY and not self.field.shape:
+        # A Box samples floats as an array even without dimensions, integers as a scalar.
+        if sampled and self.field.dtype.kind == "f" and not self.field.shape:
             return [columns[self.index][row, ...] for row in range(count)]
         return list(columns[self.index])
 
