@@ -51,8 +51,8 @@ class Plan:
         alphabet: str = "",
     ) -> Leaf:
         """Append a field."""
-        # Rows are in the machine's own byte order. By its name, dtype is the one object that arrays have too.
-        dtype = np.dtype(np.dtype(dtype).newbyteorder("=").name if kind is not Kind.OBJECT else dtype)
+        # By its name, dtype is of the machine's own byte order, and the one object that arrays have too.
+        dtype = np.dtype(dtype if kind is Kind.OBJECT else np.dtype(dtype).name)
         if kind is Kind.OBJECT:
             offset = self.num_objects
             self.num_objects += 1
