@@ -13,6 +13,9 @@ def test_flat_actions_of_integers_that_have_no_common_type():
         vec.reset(seed=0)
         for _ in range(10):
             vec.step(vec.action_space.sample())
+        received = vec.get_attr("actions")[0]
+        assert len(received) == 10
+        assert all(action in space for action in received)
 
 
 def test_an_env_may_keep_its_actions():

@@ -9,6 +9,7 @@ import shoal
 from shoal.errors import ArgumentError, ObservationError
 from shoal.testing import check_env
 from shoal.testing.contract import difference
+from tests.envs import Turns
 
 
 class Herd(shoal.Env):
@@ -246,28 +247,6 @@ def test_envs_with_different_numbers_of_agents_are_refused():
 
     with pytest.raises(ArgumentError, match="same number of agents in every env, got 3 in the first and 2"):
         shoal.Serial([Herd, Two])
-
-
-class Turns(shoal.Env):
-    """Two players move in turn; whoever makes the third move wins, and the other one loses by waiting."""
-
-    observation_space = sp.Discrete(9)
-    action_space = sp.Discrete(2)
-    num_agents = 2
-
-    def reset(self, seed=None, options=None):
-        self.moves = 0
-        self.observations[:] = 0
-        self.mask[:] = (True, False)
-
-    def step(self, actions):
-        mover = self.moves % 2
-        self.moves += 1
-        self.observations[:] = self.moves
-        self.mask[:] = (mover == 1, mover == 0)
-        if self.moves == 3:
-            self.rewards[mover], self.rewards[1 - mover] = 1, -1
-            self.terminations[:] = True
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])

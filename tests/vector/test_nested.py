@@ -7,6 +7,7 @@ import gymnasium.spaces as sp
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tests.envs import Turns
 
 import shoal
 from shoal.errors import ArgumentError, SnapshotError
@@ -14,27 +15,6 @@ from shoal.testing import CrashEnv, SentinelEnv
 from shoal.testing.contract import difference
 
 CARTPOLE = partial(gymnasium.make, "CartPole-v1")
-
-
-class Turns(shoal.Env):
-    """Two players in turns; the first one's second move wins, while the other one waits."""
-
-    observation_space = sp.Discrete(9)
-    action_space = sp.Discrete(2)
-    num_agents = 2
-
-    def reset(self, seed=None, options=None):
-        self.moves = 0
-        self.observations[:] = 0
-        self.mask[:] = (True, False)
-
-    def step(self, actions):
-        self.moves += 1
-        self.observations[:] = self.moves
-        self.mask[:] = (self.moves % 2 == 0, self.moves % 2 == 1)
-        if self.moves == 3:
-            self.rewards[:] = (1, -1)
-            self.terminations[:] = True
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
