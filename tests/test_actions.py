@@ -9,7 +9,7 @@ from shoal.testing import SampleEnv
 
 def test_flat_actions_of_integers_that_have_no_common_type():
     space = sp.Tuple((sp.Box(0, 9, (1,), np.uint64), sp.Box(-9, 9, (1,), np.int64)))
-    with shoal.Serial(lambda: SampleEnv(sp.Discrete(2), space), flat=True) as vec:
+    with shoal.Serial(lambda: SampleEnv(sp.Discrete(2), space, length=99), flat=True) as vec:
         vec.reset(seed=0)
         for _ in range(10):
             vec.step(vec.action_space.sample())
