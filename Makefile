@@ -12,7 +12,7 @@ PY   := $(VENV)/bin/python
 PIP  := $(PY) -m pip install -qq --disable-pip-version-check --no-build-isolation -c constraints.txt
 
 # setuptools: gym, in the dev extra, comes as source only.
-BUILD_TOOLS := scikit-build-core nanobind cmake ninja setuptools
+BUILD_TOOLS := scikit-build-core nanobind numpy cmake ninja setuptools
 SETUP_FILES := pyproject.toml constraints.txt CMakeLists.txt $(shell find core -type f)
 
 .PHONY: help run test lint clean redo

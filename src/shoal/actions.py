@@ -8,9 +8,10 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
+from shoal._core import ActionColumn
 from shoal.buffers import Arena, count_true
 from shoal.errors import ActionError, ActionPartMissing, ActionTypeError
-from shoal.fields import Kind, Misfit, where
+from shoal.fields import Kind, Leaf, Misfit, where
 from shoal.flat_actions import FlatActions, is_discrete
 from shoal.layout import Layout
 from shoal.packing import BatchPacker
@@ -41,6 +42,12 @@ class ActionWriter:
             if is_discrete(field) and field.kind is not Kind.OBJECT
         ]
         self._floats = [i for i, field in enumerate(layout.fields) if field.dtype.kind == "f"]
+        # By far the most common: actions of one field, which come as an array that needs no conversion.
+        self._usual: ActionColumn | None = None
+        root = layout.root
+        if self._codec is None and isinstance(root, Leaf) and root.field.kind in (Kind.ARRAY, Kind.SCALAR):
+            bounds = root.field.bounds() if is_discrete(root.field) else (None, None)
+            self._usual = ActionColumn(self._packer.columns[root.index], *bounds)
 
     def _range(self, index: int) -> tuple[int, NDArray[Any], Any, Any]:
         """A field's column with its bounds; no lower bound if the upper one catches all."""
@@ -50,13 +57,24 @@ class ActionWriter:
         # Read as unsigned, a negative number is above every bound: one comparison does for both.
         return index, column.view(f"u{column.itemsize}"), None, high.astype(f"u{column.itemsize}")
 
-    def write(self, actions: Any, needed: NDArray[np.bool_]) -> None:
+    def write(self, actions: Any, needed: NDArray[np.bool_]) -> int:
         """Write the actions of the rows that need one; the others may hold anything.
+
+        Returns:
+            How many need one.
 
         Raises:
             ActionError: If any needed action does not fit. No env has moved.
         """
-        taken = None if count_true(needed) == len(needed) else needed
+        if self._usual is not None:
+            count = self._usual.take(actions, needed)
+            if count >= 0:
+                return count
+        return self._write_any(actions, needed)
+
+    def _write_any(self, actions: Any, needed: NDArray[np.bool_]) -> int:
+        count = count_true(needed)
+        taken = None if count == len(needed) else needed
         try:
             if self._codec is None:
                 self._packer.write(actions, taken)
@@ -69,6 +87,7 @@ class ActionWriter:
                 "vec.action_space.sample() does; no env has moved."
             ) from None
         self._check_values(needed)
+        return count
 
     def _check_values(self, needed: NDArray[np.bool_]) -> None:
         for index, column, low, high in self._ranges:

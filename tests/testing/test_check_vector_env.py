@@ -28,8 +28,7 @@ class ForgetsSeeds(shoal.Serial):
 
 class ReturnsItsMemory(shoal.Serial):
     def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.copy = False
+        super().__init__(*args, **{**kwargs, "copy": False})
 
 
 class EatsOptions(shoal.Serial):

@@ -17,3 +17,13 @@ def observation_error(misfit: Misfit, env: int, verb: str) -> ObservationError:
 def name_env(error: Exception, env: int, verb: str) -> None:
     """Note on an env's own exception where it came from; it stays what it is."""
     error.add_note(f"raised by {verb}() of env {env}")
+
+
+def to_raise(error: Exception, env: int, verb: str) -> Exception:
+    """What the caller is to see of an error in a step: ours in place of a misfit, else the env's own."""
+    if not isinstance(error, Misfit):
+        name_env(error, env, verb)
+        return error
+    public = observation_error(error, env, verb)
+    public.__suppress_context__ = True
+    return public

@@ -1,19 +1,19 @@
-"""The core in plain Python: what the compiled functions do, and what runs where there are none."""
+"""The core in plain Python: what the compiled core must agree with, and what runs where there is none."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal._core._faults import name_env, observation_error
-from shoal._core.run import Infos, Run, begin_episodes, keep
-from shoal.buffers import count_true
+from shoal._core._results import checked, final, five, number
+from shoal._core.run import Infos, Run
+from shoal.buffers import Arena, count_true
 from shoal.fields import Branch, Choice, Kind, Leaf, Misfit, Node, describe
 from shoal.layout import Layout, Rows
 from shoal.packing import fit
@@ -134,79 +134,32 @@ def row_views(column: NDArray[Any]) -> list[NDArray[Any]]:
     return [column[row, ...] for row in range(len(column))]
 
 
-# ----------------------------------------------------------------------------------------------- stepper
+# -------------------------------------------------------------------------------------------------- step
 
 
-class SteppedEnv(Protocol):
-    """What the stepper needs of an env (see `shoal.emulation.SingleEnv`)."""
-
-    step: Callable[[Any], Any]
-
-    def reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode as the caller asks."""
-
-    def restart(self) -> tuple[Any, dict[str, Any]]:
-        """Begin the next episode."""
-
-
-class Stepper:
+class StepLoop:
     """Steps a run of Python envs, one row each, straight into the arena.
 
     Args:
-        envs: The envs, in the order of their rows.
+        envs: The envs, in the order of their rows (see `shoal._core.stepper.SteppedEnv`).
         run: Their rows.
+        packer: Writes their observations.
+        beginning: Rows whose next transition begins an episode; kept up to date.
     """
 
-    def __init__(self, envs: Sequence[SteppedEnv], run: Run) -> None:
-        arena, observation, action = run.arena, run.observation, run.action
-        self._run, self._arena, self._first_env = run, arena, run.first_env
+    def __init__(self, envs: Sequence[Any], run: Run, packer: Packer, beginning: NDArray[np.bool_]) -> None:
+        self._run, self._arena, self._beginning = run, run.arena, beginning
+        self._steps, self._restarts = [env.step for env in envs], [env.restart for env in envs]
         self._same_step = run.mode is AutoresetMode.SAME_STEP
-        self._ones = np.ones(len(arena), np.int64)
-        self._write = Packer(observation, arena.observations, arena.observation_objects).write
+        self._write = packer.write
         # For the most common case, an observation that is one plain array: written without a call.
         self._plain: tuple[Any, Any, Any] = (None, None, None)
-        root = observation.root
+        root = run.observation.root
         if isinstance(root, Leaf) and root.field.kind is Kind.ARRAY:
-            (column,) = observation.columns(arena.observations)
+            (column,) = run.observation.columns(run.arena.observations)
             self._plain = row_views(column), root.field.dtype, root.field.shape
-        self._actions = action.columns(arena.actions, arena.action_objects)
-        self._split = action.root.split
-        # Rows whose next transition begins an episode. Their totals are cleared only then, so that those of a
-        # finished episode can be read until its successor's first transition.
-        self._beginning = list(range(len(arena)))
-        self._eventful = True  # whether the last call left flags, resets or masks to be cleared
-        self._adopt(envs)
-
-    def _adopt(self, envs: Sequence[SteppedEnv]) -> None:
-        self._envs, self._steps = envs, [env.step for env in envs]
-
-    def reset(
-        self,
-        chosen: NDArray[np.bool_],
-        seeds: Sequence[int | None],
-        options: dict[str, Any] | None,
-    ) -> Infos:
-        """Reset the chosen envs; the other rows keep their observation."""
-        infos: Infos = []
-        row = 0
-        try:
-            for row, env in enumerate(self._envs):
-                if chosen[row]:
-                    obs, info = env.reset(seeds[row], options)
-                    self._write(row, obs)
-                    if info:
-                        infos.append((row, checked(info)))
-        except Misfit as misfit:
-            raise observation_error(misfit, self._first_env + row, "reset") from None
-        except Exception as error:
-            name_env(error, self._first_env + row, "reset")
-            raise
-        self._arena.mask[chosen] = True
-        self._beginning = [row for row in self._beginning if not chosen[row]]
-        self._beginning += np.flatnonzero(chosen).tolist()
-        begin_episodes(self._arena, chosen)
-        self._eventful = True
-        return infos
+        self._actions = run.action.columns(run.arena.actions, run.arena.action_objects)
+        self._split = run.action.root.split
 
     def step(self) -> Infos:
         """Step every env once, as its mode says, with the actions in the arena."""
@@ -216,14 +169,13 @@ class Stepper:
         acting = arena.mask.tolist()
         # Copied, because an env may keep the action it was given.
         actions = self._split([column.copy() for column in self._actions], len(acting))
-        # Work that only episode ends need is done only for the rows that have one, and rewards go through a
-        # plain list: an operation on a whole array costs as much as stepping a small env.
-        rewards: list[Any] = [0.0] * len(acting)
-        if self._eventful:
-            arena.terminations[:] = False
-            arena.truncations[:] = False
+        # Rewards go through a plain list, and work that only episode ends need is done only for the rows that
+        # have one: an operation on an array costs as much as stepping a small env.
+        rewards = [0.0] * len(acting)
         ended: list[int] = []
         restarted: list[int] = []
+        arena.terminations[:] = False
+        arena.truncations[:] = False
         infos: Infos = []
         row, verb = 0, "step"
         try:
@@ -232,112 +184,107 @@ class Stepper:
                     result = step(action)
                     if type(result) is not tuple or len(result) != 5:
                         result = five(result)
-                    obs, rewards[row], terminated, truncated, info = result
+                    obs, reward, terminated, truncated, info = result
                     if type(obs) is ndarray and obs.dtype is dtype and obs.shape == shape:
                         views[row][...] = obs
                     else:
                         write(row, obs)
+                    rewards[row] = reward if type(reward) is float else number(reward)
+                    terminated, truncated = bool(terminated), bool(truncated)
                     if terminated or truncated:
                         ended.append(row)
                         arena.terminations[row], arena.truncations[row] = terminated, truncated
                         if same_step:
-                            final = {"final_obs": self._final(row, obs), "final_info": keep(info)}
-                            infos.append((row, final))
+                            infos.append((row, final(self._run, row, obs, info)))
                             verb = "reset"
-                            obs, info = self._envs[row].restart()
+                            obs, info = self._restarts[row]()
                             write(row, obs)
-                            verb = "step"
                 else:
                     restarted.append(row)
                     verb = "reset"
-                    obs, info = self._envs[row].restart()
+                    obs, info = self._restarts[row]()
                     write(row, obs)
-                    verb = "step"
                 if info:
                     infos.append((row, checked(info)))
-        except Misfit as found:
-            raise observation_error(found, self._first_env + row, verb) from None
+                verb = "step"
+        except Misfit as misfit:
+            raise observation_error(misfit, self._run.first_env + row, verb) from None
         except Exception as error:
-            name_env(error, self._first_env + row, verb)
+            name_env(error, self._run.first_env + row, verb)
             raise
-        self._write_rewards(rewards)
+        arena.rewards[:] = rewards
         self._settle(acting, ended, restarted)
         return infos
 
-    def _write_rewards(self, rewards: list[Any]) -> None:
-        column = self._arena.rewards
-        try:
-            column[:] = rewards
-            wrong = count_true(np.isnan(column)) > 0 and any(r is None for r in rewards)
-        except (TypeError, ValueError):  # an array of one number will do, nothing else
-            wrong = True
-        if wrong:
-            for row, reward in enumerate(rewards):
-                column[row] = self._number(reward, row)
-
-    def _number(self, reward: Any, row: int) -> float:
-        try:
-            number = np.asarray(reward, np.float64)
-        except (TypeError, ValueError):
-            number = np.empty(0)
-        if reward is None or number.size != 1:
-            misfit = Misfit((), f"expected a number, got {describe(reward)}", root="reward", is_type=True)
-            raise observation_error(misfit, self._first_env + row, "step")
-        return float(number.item())
-
     def _settle(self, acting: list[bool], ended: list[int], restarted: list[int]) -> None:
         """Bring the episode totals, `resets` and `mask` up to date."""
-        arena = self._arena
-        if self._beginning:
-            arena.episode_returns[self._beginning] = 0.0
-            arena.episode_lengths[self._beginning] = 0
+        arena, beginning = self._arena, self._beginning
+        arena.episode_returns[beginning] = 0.0
+        arena.episode_lengths[beginning] = 0
         np.add(arena.episode_returns, arena.rewards, arena.episode_returns)
-        np.add(arena.episode_lengths, acting if restarted else self._ones, arena.episode_lengths)
-        eventful = bool(ended or restarted)
-        if eventful or self._eventful:
-            arena.resets[:] = False
-            arena.resets[restarted] = True
-            arena.mask[:] = True
-            if not self._same_step:
-                arena.mask[ended] = False
-        self._beginning = ended if self._same_step else restarted
-        self._eventful = eventful
-
-    def _final(self, row: int, obs: Any) -> Any:
-        # Copied, because an env may reuse its buffer for the first observation of the next episode.
-        if self._run.flat:
-            return self._run.observation.flat(self._arena.observations)[row].copy()
-        return deepcopy(obs)
-
-    def state(self) -> dict[str, Any]:
-        """What a snapshot needs besides the envs and the arena."""
-        return {"beginning": list(self._beginning)}
-
-    def load(self, state: dict[str, Any], envs: Sequence[SteppedEnv]) -> None:
-        """Continue from a `state`, with envs taken from the same snapshot."""
-        self._beginning = list(state["beginning"])
-        self._eventful = True
-        self._adopt(envs)
+        np.add(arena.episode_lengths, acting, arena.episode_lengths)
+        arena.resets[:] = False
+        arena.resets[restarted] = True
+        arena.mask[:] = True
+        if not self._same_step:
+            arena.mask[ended] = False
+        beginning[:] = False
+        beginning[ended if self._same_step else restarted] = True
 
 
-def five(result: Any) -> Any:
-    """A step in old gym's form of four as Gymnasium's five."""
-    if not isinstance(result, (tuple, list)) or len(result) not in (4, 5):
-        got = f"{len(result)} values" if isinstance(result, (tuple, list)) else describe(result)
-        wanted = "5 values (observation, reward, terminated, truncated, info), or old gym's 4"
-        raise Misfit((), f"expected {wanted}, got {got}", root="step()", is_type=True)
-    if len(result) == 5:
-        return result
-    obs, reward, done, info = result
-    info = checked(info or {})
-    truncated = bool(done) and bool(info.get("TimeLimit.truncated", False))
-    return obs, reward, bool(done) and not truncated, truncated, info
+# ----------------------------------------------------------------------------------------------- actions
 
 
-def checked(info: Any) -> dict[str, Any]:
-    """An info that really is one."""
-    if isinstance(info, dict):
-        return info
-    if not isinstance(info, Mapping):
-        raise Misfit((), f"expected a dict, got {describe(info)}", root="info", is_type=True)
-    return dict(info)
+class ActionColumn:
+    """Takes a batch of actions of one field that needs no conversion; any other is left to the caller.
+
+    Args:
+        column: The field's place in the action rows.
+        low: Smallest value of each element, None if there is none.
+        high: Largest value of each element, None if there is none.
+    """
+
+    def __init__(
+        self, column: NDArray[Any], low: NDArray[Any] | None = None, high: NDArray[Any] | None = None
+    ) -> None:
+        self._column, self._low, self._high = column, low, high
+
+    def take(self, batch: Any, needed: NDArray[np.bool_]) -> int:
+        """Write the rows that are needed, if every element of them is in bounds and a number.
+
+        Returns:
+            How many rows were written; -1 if any is not to be taken: the column may then be half written.
+        """
+        column, count = self._column, count_true(needed)
+        if type(batch) is not np.ndarray or batch.dtype is not column.dtype or batch.shape != column.shape:
+            return -1
+        if not batch.flags.c_contiguous:
+            return -1
+        if count == len(needed):
+            column[...] = taken = batch
+        else:
+            column[needed] = taken = batch[needed]
+        if self._low is not None and self._high is not None:
+            good = (taken >= self._low) & (taken <= self._high)
+            return count if good.all() else -1
+        return -1 if column.dtype.kind == "f" and np.isnan(taken).any() else count
+
+
+# ------------------------------------------------------------------------------------------- transitions
+
+
+class Transitions:
+    """What a step wrote into the columns of the arena, for a caller to keep."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+
+    def copy(self) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], int]:
+        """Copies of rewards, terminations and truncations, and the number of episodes that ended."""
+        terminations, truncations = self._arena.terminations.copy(), self._arena.truncations.copy()
+        return (
+            self._arena.rewards.copy(),
+            terminations,
+            truncations,
+            count_true(terminations | truncations),
+        )

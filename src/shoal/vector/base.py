@@ -10,7 +10,7 @@ that reach into the envs (`_call`, `_set_attr`, `_render`, `_freeze`, `_thaw`, `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from enum import Enum
@@ -23,10 +23,11 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from shoal._core import Transitions
 from shoal._core.run import Infos
 from shoal.actions import ActionWriter
 from shoal.batch import Batch
-from shoal.buffers import Arena, count_true
+from shoal.buffers import Arena
 from shoal.errors import (
     AlreadyPending,
     ArgumentError,
@@ -37,6 +38,7 @@ from shoal.errors import (
     ResetNeeded,
     SnapshotError,
 )
+from shoal.fields import Kind, Leaf
 from shoal.vector._bounds import warn_if_outside
 from shoal.vector.arguments import reset_mask_of, seeds_of
 from shoal.vector.infos import merge_infos
@@ -51,6 +53,10 @@ class State(Enum):
     PENDING = "pending"  # sent, not received
     FAILED = "failed"  # while envs move, and ever after if one raises: rows of different moments
     CLOSED = "closed"
+
+
+# By their names in the module: looking a member up in its Enum takes longer than to step a small env.
+READY, PENDING, FAILED, CLOSED = State
 
 
 class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
@@ -84,7 +90,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         rows_as_envs: bool,
         check_bounds: bool,
     ) -> None:
-        self._arena = arena
+        self._arena, self._mask = arena, arena.mask
         self._total_envs = described.num_envs
         self.agents_per_env = described.agents_per_env
         self.num_rows = self._total_envs * self.agents_per_env
@@ -107,6 +113,8 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             self.single_observation_space = self.observation_layout.flat_space
             self.observation_space = described.flat_observation_space
         self._columns = self.observation_layout.columns(arena.observations, arena.observation_objects)
+        self._observations = self._observer()
+        self._transitions = Transitions(arena)
 
         rows = np.arange(self.num_rows)
         self._env_ids, self._agent_ids = np.divmod(rows, self.agents_per_env)
@@ -121,7 +129,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
                 raise ArgumentTypeError(f"seed: expected an integer, got {seed!r}; reset() takes lists")
             self.seed(seed)
             self.action_space.seed(int(seed))
-        self._state = State.READY
+        self._state = READY
 
     # -- what a backend provides -----------------------------------------------------------------------
 
@@ -176,7 +184,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             Observations and infos.
         """
         self.async_reset(seed=seed, options=options)
-        infos = self._receive("reset")
+        infos, *_ = self._receive()
         return self._observations(), infos
 
     def step(
@@ -196,15 +204,8 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             EpisodeOver: Under DISABLED, if an env's episode is over; no env has moved.
         """
         self.send(actions)
-        infos = self._receive("step")
-        arena = self._arena
-        return (
-            self._observations(),
-            arena.rewards.copy(),
-            arena.terminations.copy(),
-            arena.truncations.copy(),
-            infos,
-        )
+        infos, rewards, terminations, truncations = self._receive()
+        return self._observations(), rewards, terminations, truncations, infos
 
     # -- Shoal's verbs ---------------------------------------------------------------------------------
 
@@ -216,7 +217,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         """Begin what `reset` does; `recv` gives the rows. What was under way before is dropped."""
         self._check_open()
         chosen, rest = reset_mask_of(options, self.num_envs, self._stride)
-        if self._state is State.FAILED and not chosen.all():
+        if self._state is FAILED and not chosen.all():
             raise ResetNeeded(_FAILED)
         if (self._never_reset & ~chosen).any():
             raise ArgumentError(
@@ -225,11 +226,11 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             )
         seeds = self._seeds(self._next_seed if seed is None else seed)
         self._drop_pending()
-        self._state = State.FAILED
+        self._state = FAILED
         self._begin_reset(chosen, seeds, rest)
         self._next_seed = None
         self._never_reset &= ~chosen
-        self._state = State.PENDING
+        self._state = PENDING
         self._pending = "reset"
         if self._clock is not None:
             self._clock.restart(np.repeat(chosen, self.agents_per_env))
@@ -242,41 +243,38 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             env_ids: The env of each row, if not that of the batch last received. A vec that
                 receives all rows at once has only one order.
         """
-        if self._state is not State.READY:
+        if self._state is not READY:
             self._check_idle("the next step() or send")
             raise ResetNeeded(_FAILED)
         if env_ids is not None and not np.array_equal(env_ids, self._env_ids):
             raise ArgumentError(
                 f"env_ids: expected those of the batch last received, {self._env_ids}, got {env_ids}"
             )
-        needed = self._arena.mask
-        acting = count_true(needed)
+        acting = self._actions.write(actions, self._mask)
         if acting < self.num_rows and self.autoreset_mode is AutoresetMode.DISABLED:
-            self._refuse_finished(needed)
-        self._actions.write(actions, needed)
+            self._refuse_finished(self._mask)
         self._stats.begin(acting)
-        self._state = State.FAILED  # until it has succeeded
+        self._state = FAILED  # until it has succeeded
         self._begin_step()
-        self._state = State.PENDING
+        self._state = PENDING
         self._pending = "step"
 
     def recv(self) -> Batch:
         """Receive the rows of what `send` or `async_reset` began: the second half of `step`."""
         self._check_open()
-        if self._state is State.FAILED:
+        if self._state is FAILED:
             raise ResetNeeded(_FAILED)
-        if self._state is not State.PENDING:
+        if self._state is not PENDING:
             problem = "nothing is under way: call async_reset() or send() before recv()"
             raise NothingPending(problem, "recv")
-        infos = self._receive(self._pending)
-        arena = self._arena
+        infos, rewards, terminations, truncations = self._receive()
         return Batch(
             self._observations(),
-            arena.rewards.copy(),
-            arena.terminations.copy(),
-            arena.truncations.copy(),
-            arena.mask.copy(),
-            arena.resets.copy(),
+            rewards,
+            terminations,
+            truncations,
+            self._arena.mask.copy(),
+            self._arena.resets.copy(),
             self._env_ids.copy(),
             self._agent_ids.copy(),
             infos,
@@ -345,7 +343,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             SnapshotError: If an env cannot be pickled.
         """
         self._check_idle("snapshot")
-        if self._state is State.FAILED:
+        if self._state is FAILED:
             raise ResetNeeded(_FAILED)
         return {
             "kind": self._kind(),
@@ -370,14 +368,14 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             if theirs != ours:
                 raise SnapshotError(f"the snapshot is of a vec with another {name}: {theirs}, not {ours}")
         self._drop_pending()
-        self._state = State.FAILED  # until it has succeeded
+        self._state = FAILED  # until it has succeeded
         self._thaw(snapshot["envs"])
         self._arena.load(snapshot["arena"])
         self._never_reset[:] = snapshot["never_reset"]
         self._next_seed = snapshot["next_seed"]
         if self._clock is not None and snapshot["clock"] is not None:
             self._clock.load(snapshot["clock"])
-        self._state = State.READY
+        self._state = READY
 
     def _kind(self) -> dict[str, Any]:
         """What a snapshot and the vec it is put into must have in common."""
@@ -396,9 +394,9 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
 
     def close(self, **kwargs: Any) -> None:
         """Close every env and release everything. May be called twice and in any state."""
-        if self.__dict__.get("_state", State.CLOSED) is State.CLOSED:
+        if self.__dict__.get("_state", CLOSED) is CLOSED:
             return
-        self._state = State.CLOSED
+        self._state = CLOSED
         self.closed = True
         errors = self._shut()
         if errors:
@@ -423,36 +421,51 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
 
     # -- inside ----------------------------------------------------------------------------------------
 
-    def _receive(self, verb: str) -> dict[str, Any]:
-        self._state = State.FAILED
+    def _receive(
+        self,
+    ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Wait for what is under way: infos, rewards, terminations and truncations, to be kept."""
+        self._state = FAILED
         pairs = self._finish()
-        self._state = State.READY
-        if verb in self._unchecked:
-            self._unchecked.discard(verb)
-            mask, agents = self._arena.mask, self.agents_per_env
-            if warn_if_outside(self.observation_layout, self._columns, mask, agents, verb):
-                self._unchecked.clear()
+        self._state = READY
+        if self._unchecked:
+            self._check_bounds()
         infos = merge_infos(pairs, self.num_rows) if pairs else {}
-        if verb == "step":
-            self._stats.end(self._arena)
+        rewards, terminations, truncations, episodes = self._transitions.copy()
+        if self._pending == "step":
+            self._stats.end(episodes)
             if self._clock is not None:
-                self._clock.add_to(infos, self._arena, self.autoreset_mode)
-        return infos
+                self._clock.add_to(infos, self._arena, self.autoreset_mode, episodes)
+        return infos, rewards, terminations, truncations
+
+    def _check_bounds(self) -> None:
+        """Warn of observations outside their space, in the first batch of each verb."""
+        verb = self._pending
+        if verb not in self._unchecked:
+            return
+        self._unchecked.discard(verb)
+        if warn_if_outside(self.observation_layout, self._columns, self._mask, self.agents_per_env, verb):
+            self._unchecked.clear()
 
     def _drop_pending(self) -> None:
-        if self._state is State.PENDING:
-            self._state = State.FAILED
+        if self._state is PENDING:
+            self._state = FAILED
             self._finish()
-            self._state = State.READY
+            self._state = READY
 
-    def _observations(self) -> Any:
-        layout = self.observation_layout
+    def _observer(self) -> Callable[[], Any]:
+        """How the caller gets the observations: flat or in their own form, as copies or views."""
+        root, columns = self.observation_layout.root, self._columns
         if self.flat:
-            obs = layout.flat(self._arena.observations)
-            return obs.copy() if self.copy else obs
-        # Copied field by field, so that each array the user keeps is contiguous and only its own.
-        columns = [_copied(column) for column in self._columns] if self.copy else self._columns
-        return layout.root.values(columns)
+            view = self.observation_layout.flat(self._arena.observations)
+            return view.copy if self.copy else lambda: view
+        if self.copy:
+            # Field by field, so that each array the user keeps is contiguous and only its own.
+            return lambda: root.values([_copied(column) for column in columns])
+        if not {field.kind for field in self.observation_layout.fields} <= {Kind.ARRAY, Kind.SCALAR}:
+            return lambda: root.values(columns)
+        views = root.values(columns)
+        return (lambda: views) if isinstance(root, Leaf) else (lambda: _regathered(views))
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if seed is None or isinstance(seed, (int, np.integer)):
@@ -469,12 +482,12 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             )
 
     def _check_open(self) -> None:
-        if self._state is State.CLOSED:
+        if self._state is CLOSED:
             raise Closed("the vec has been closed: make a new one")
 
     def _check_idle(self, verb: str) -> None:
         self._check_open()
-        if self._state is State.PENDING:
+        if self._state is PENDING:
             problem = f"a {self._pending} is under way: call recv() before {verb}()"
             raise AlreadyPending(problem, self._pending)
 
@@ -483,6 +496,13 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         name = "" if self.spec is None else f"{self.spec.id}, "
         agents = "" if self.agents_per_env == 1 else f", agents_per_env={self.agents_per_env}"
         return f"{type(self).__name__}({name}num_envs={self.num_envs}{agents})"
+
+
+def _regathered(views: Any) -> Any:
+    """The same views in containers of their own, which the user may change."""
+    if type(views) is dict:
+        return {key: _regathered(view) for key, view in views.items()}
+    return tuple(map(_regathered, views)) if type(views) is tuple else views
 
 
 def _copied(column: NDArray[Any]) -> NDArray[Any]:

@@ -18,8 +18,8 @@ from gymnasium.utils import EzPickle
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from numpy.typing import NDArray
 
-from shoal._core import Stepper
 from shoal._core.run import Infos, Run
+from shoal._core.stepper import Stepper
 from shoal.emulation import Creator, SingleEnv, adopt
 from shoal.env import Env
 from shoal.errors import ArgumentError, SnapshotError
@@ -82,7 +82,12 @@ class Block:
     Args:
         units: What the creators made, in order.
         run: The rows of all their envs.
+
+    Attributes:
+        step: Steps every env once with the actions in the arena; returns infos as `reset` does.
     """
+
+    step: Callable[[], Infos]
 
     def __init__(self, units: Sequence[Unit], run: Run) -> None:
         self._agents = agents_of(units[0])
@@ -93,6 +98,12 @@ class Block:
             driver = stepper(members, run.part(first, last, self._agents))
             self._crews.append(_Crew(members, driver, slice(first, last)))
             first = last
+        self._bind()
+
+    def _bind(self) -> None:
+        # With one crew, as nearly always, without a call in between.
+        one = len(self._crews) == 1
+        self.step = self._crews[0].stepper.step if one else self._step_crews
 
     @property
     def units(self) -> list[Unit]:
@@ -108,10 +119,7 @@ class Block:
         """Reset the chosen envs; infos come with rows counted from the block's first."""
         return self._collect(lambda crew: crew.stepper.reset(chosen[crew.envs], seeds[crew.envs], options))
 
-    def step(self) -> Infos:
-        """Step every env once with the actions in the arena."""
-        if len(self._crews) == 1:
-            return self._crews[0].stepper.step()  # type: ignore[no-any-return]
+    def _step_crews(self) -> Infos:
         return self._collect(lambda crew: crew.stepper.step())
 
     def _collect(self, verb: Callable[[_Crew], Infos]) -> Infos:
@@ -181,6 +189,7 @@ class Block:
                     unit.restore(each)  # type: ignore[union-attr]
             crew.stepper.load(stepper, crew.units)
             close_all([unit for unit in old if unit not in crew.units])
+        self._bind()
 
 
 def _grouped(units: Sequence[Unit]) -> Iterable[tuple[Callable[..., Any], list[Unit]]]:

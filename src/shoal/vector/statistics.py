@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from shoal.buffers import Arena, count_true
+from shoal.buffers import Arena
 from shoal.errors import ArgumentError
 
 
@@ -26,26 +26,24 @@ class Stats:
     def __init__(self) -> None:
         self._vector_steps = self._transitions = self._episodes = self._acting = 0
         self._inside = self._outside = 0.0
-        self._begun: float | None = None
+        self._begun = 0.0
         self._ended: float | None = None
 
     def begin(self, acting: int) -> None:
         """A step is being sent, with actions for so many rows."""
         self._acting = acting
-        self._begun = time.perf_counter()
+        self._begun = begun = time.perf_counter()
         if self._ended is not None:
-            self._outside += self._begun - self._ended
+            self._outside += begun - self._ended
         self._ended = None
 
-    def end(self, arena: Arena) -> None:
-        """Its rows have arrived."""
-        now = self._ended = time.perf_counter()
-        if self._begun is not None:
-            self._inside += now - self._begun
+    def end(self, episodes: int) -> None:
+        """Its rows have arrived, and with them the end of so many episodes."""
+        self._ended = ended = time.perf_counter()
+        self._inside += ended - self._begun
         self._vector_steps += 1
         self._transitions += self._acting
-        if 1 in arena.terminations.tobytes() or 1 in arena.truncations.tobytes():
-            self._episodes += count_true(arena.terminations | arena.truncations)
+        self._episodes += episodes
 
     def report(self) -> dict[str, float]:
         """All figures."""
@@ -68,33 +66,38 @@ class EpisodeClock:
 
     def __init__(self, num_rows: int) -> None:
         self._begun = np.full(num_rows, time.perf_counter())
+        self._resetting = False  # whether the last step ended episodes
 
     def restart(self, rows: NDArray[np.bool_]) -> None:
-        """These rows begin an episode now."""
+        """These rows have been reset by the caller."""
         self._begun[rows] = time.perf_counter()
 
-    def add_to(self, infos: dict[str, Any], arena: Arena, mode: AutoresetMode) -> None:
-        """Report the episodes that ended in this step.
+    def add_to(self, infos: dict[str, Any], arena: Arena, mode: AutoresetMode, episodes: int) -> None:
+        """Report the episodes that ended in this step, if any.
 
         Raises:
             ArgumentError: If the envs report an ``episode`` themselves.
         """
         now = time.perf_counter()
+        if self._resetting:  # under NEXT_STEP, by the step after an end
+            self._begun[arena.resets] = now
+        self._resetting = episodes > 0
+        if not episodes:
+            return
+        if "episode" in infos:
+            raise ArgumentError(
+                'episode_stats: the envs already give infos["episode"] themselves. Use either '
+                "episode_stats=True or RecordEpisodeStatistics, not both."
+            )
         done = arena.terminations | arena.truncations
-        if done.any():
-            if "episode" in infos:
-                raise ArgumentError(
-                    'episode_stats: the envs already give infos["episode"] themselves. Use either '
-                    "episode_stats=True or RecordEpisodeStatistics, not both."
-                )
-            infos["episode"] = {
-                "r": np.where(done, arena.episode_returns, 0.0),
-                "l": np.where(done, arena.episode_lengths, 0),
-                "t": np.where(done, np.round(now - self._begun, 6), 0.0),
-            }
-            infos["_episode"] = done
-        begin = done if mode is AutoresetMode.SAME_STEP else arena.resets
-        self._begun[begin] = now
+        infos["episode"] = {
+            "r": np.where(done, arena.episode_returns, 0.0),
+            "l": np.where(done, arena.episode_lengths, 0),
+            "t": np.where(done, np.round(now - self._begun, 6), 0.0),
+        }
+        infos["_episode"] = done
+        if mode is AutoresetMode.SAME_STEP:
+            self._begun[done] = now
 
     def state(self) -> NDArray[np.float64]:
         """Seconds that each episode has lasted."""
@@ -103,3 +106,4 @@ class EpisodeClock:
     def load(self, seconds: NDArray[np.float64]) -> None:
         """Go on from a `state`."""
         self._begun = time.perf_counter() - seconds
+        self._resetting = True  # for all that is known

@@ -1,0 +1,224 @@
+// pack: the layout's plan executed on a nested value.
+//
+// What fits is written here; whatever does not, or is of a rare form, goes to the node's twin in Python,
+// which writes it too or says what is wrong. So both cores accept the same values, with the same errors.
+#pragma once
+
+#include <cstring>
+
+#include "shoal/plan.hpp"
+
+namespace shoal {
+
+class Packer {
+   public:
+    Packer(nb::object layout, nb::object rows, nb::object objects, nb::object node) {
+        layout_ = holder.hold(layout);
+        rows_ = holder.hold(rows);
+        objects_ = holder.hold(objects);
+        bytes_ = Bytes(rows, nb::cast<npy_intp>(layout.attr("nbytes")));
+        root_ = plan_of(node.is_none() ? nb::object(layout.attr("root")) : node, layout);
+        holder.hold(nb::borrow(root_.source));
+        const auto num_objects = nb::cast<npy_intp>(layout.attr("num_objects"));
+        auto* columns = reinterpret_cast<PyArrayObject*>(objects.ptr());
+        if (num_objects > 0 &&
+            (!PyArray_Check(objects.ptr()) || PyArray_NDIM(columns) != 2 || PyArray_TYPE(columns) != NPY_OBJECT ||
+             PyArray_DIM(columns, 0) != bytes_.count || PyArray_DIM(columns, 1) != num_objects)) {
+            throw std::invalid_argument("expected a column for each object of the layout");
+        }
+    }
+
+    void clear() {
+        bytes_.count = 0;
+        holder.release();
+    }
+
+    npy_intp count() const { return bytes_.count; }
+
+    bool write(npy_intp row, PyObject* value) {
+        if (row < 0 || row >= bytes_.count) {
+            PyErr_Format(PyExc_IndexError, "row %zd of %zd", row, bytes_.count);
+            return false;
+        }
+        return write(root_, row, value);
+    }
+
+    Holder holder;
+
+   private:
+    bool write(Node& node, npy_intp row, PyObject* value) {
+        switch (node.kind) {
+            case Kind::array: return write_array(node, row, value);
+            case Kind::scalar: return write_scalar(node, row, value);
+            case Kind::text: return write_text(node, row, value);
+            case Kind::object: return set_object(node.place, row, value);
+            case Kind::dict: return write_dict(node, row, value);
+            case Kind::tuple: return write_tuple(node, row, value);
+            case Kind::choice: return write_choice(node, row, value);
+        }
+        return ask_twin(node, row, value);
+    }
+
+    static bool has_shape(const Node& node, PyArrayObject* array) {
+        const auto ndim = static_cast<int>(node.shape.size());
+        if (PyArray_NDIM(array) != ndim) return false;
+        for (int i = 0; i < ndim; ++i)
+            if (PyArray_DIM(array, i) != node.shape[i]) return false;
+        return true;
+    }
+
+    bool write_array(Node& node, npy_intp row, PyObject* value) {
+        if (!PyArray_CheckExact(value)) return write_any(node, row, value);
+        auto* array = reinterpret_cast<PyArrayObject*>(value);
+        if (PyArray_DESCR(array) != node.dtype || !PyArray_IS_C_CONTIGUOUS(array) || !has_shape(node, array))
+            return write_any(node, row, value);
+        // Not memcpy: an env could hand out a view of its own row.
+        std::memmove(bytes_.at(row, node.place.offset), PyArray_DATA(array), node.place.nbytes);
+        return true;
+    }
+
+    bool write_scalar(Node& node, npy_intp row, PyObject* value) {
+        char* at = bytes_.at(row, node.place.offset);
+        if (Py_TYPE(value) == node.dtype->typeobj) {
+            if (node.dtype->type_num == NPY_LONG)  // np.int64, by far the most common
+                std::memcpy(at, &PyArrayScalar_VAL(value, Long), sizeof(npy_long));
+            else
+                PyArray_ScalarAsCtype(value, at);
+            return true;
+        }
+        if (PyLong_CheckExact(value) && node.dtype->type_num == NPY_INT64) {
+            int overflow = 0;
+            const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+            if (!overflow) {
+                std::memcpy(at, &number, sizeof number);
+                return true;
+            }
+        }
+        return write_any(node, row, value);
+    }
+
+    // Any array, number or nested list, as NumPy casts it, where that loses nothing but precision.
+    bool write_any(Node& node, npy_intp row, PyObject* value) {
+        Owned made = own(PyArray_FromAny(value, nullptr, 0, 0, NPY_ARRAY_ENSUREARRAY, nullptr));
+        if (!made.is_valid()) return forget_error() && ask_twin(node, row, value);
+        auto* array = reinterpret_cast<PyArrayObject*>(made.ptr());
+        // Integers must keep their value, which the twin looks at one by one.
+        const bool integers = PyArray_ISINTEGER(array) && PyTypeNum_ISINTEGER(node.dtype->type_num);
+        const NPY_CASTING casting = integers ? NPY_SAFE_CASTING : NPY_SAME_KIND_CASTING;
+        if (!has_shape(node, array) || !PyArray_CanCastTypeTo(PyArray_DESCR(array), node.dtype, casting))
+            return ask_twin(node, row, value);
+        Py_INCREF(node.dtype);
+        Owned view = own(PyArray_NewFromDescr(
+            &PyArray_Type, node.dtype, static_cast<int>(node.shape.size()), node.shape.data(), nullptr,
+            bytes_.at(row, node.place.offset), NPY_ARRAY_CARRAY, nullptr));
+        return view.is_valid() && PyArray_CopyInto(reinterpret_cast<PyArrayObject*>(view.ptr()), array) == 0;
+    }
+
+    bool write_text(Node& node, npy_intp row, PyObject* value) {
+        if (!node.codes || !PyUnicode_CheckExact(value) || !PyUnicode_IS_COMPACT_ASCII(value) ||
+            PyUnicode_GET_LENGTH(value) > node.place.nbytes)
+            return ask_twin(node, row, value);
+        const auto* text = reinterpret_cast<const unsigned char*>(PyUnicode_1BYTE_DATA(value));
+        const Py_ssize_t length = PyUnicode_GET_LENGTH(value);
+        char* at = bytes_.at(row, node.place.offset);
+        for (Py_ssize_t i = 0; i < length; ++i) {
+            const unsigned char code = node.codes[text[i]];
+            if (code == 0) return ask_twin(node, row, value);
+            at[i] = static_cast<char>(code);
+        }
+        std::memset(at + length, 0, static_cast<std::size_t>(node.place.nbytes - length));
+        return true;
+    }
+
+    bool write_dict(Node& node, npy_intp row, PyObject* value) {
+        if (!PyDict_CheckExact(value)) {
+            if (!PyDict_Check(value)) return ask_twin(node, row, value);
+            return write_items(node, row, value);
+        }
+        for (std::size_t i = 0; i < node.keys.size(); ++i) {
+            PyObject* part = PyDict_GetItemWithError(value, node.keys[i]);
+            if (!part) return PyErr_Occurred() ? false : ask_twin(node, row, value);
+            // Held: what writes it may run Python, which may change the dict.
+            if (!write(node.children[i], row, nb::borrow(part).ptr())) return false;
+        }
+        return true;
+    }
+
+    bool write_tuple(Node& node, npy_intp row, PyObject* value) {
+        const auto size = static_cast<Py_ssize_t>(node.keys.size());
+        if (PyList_CheckExact(value) && PyList_GET_SIZE(value) == size) return write_items(node, row, value);
+        if (!PyTuple_CheckExact(value) || PyTuple_GET_SIZE(value) != size) return ask_twin(node, row, value);
+        for (Py_ssize_t i = 0; i < size; ++i)
+            if (!write(node.children[i], row, PyTuple_GET_ITEM(value, i))) return false;
+        return true;
+    }
+
+    // Containers that may do something of their own when asked for an item.
+    bool write_items(Node& node, npy_intp row, PyObject* value) {
+        for (std::size_t i = 0; i < node.keys.size(); ++i) {
+            Owned part = own(PyObject_GetItem(value, node.keys[i]));
+            if (!part.is_valid()) return forget_error() && ask_twin(node, row, value);
+            if (!write(node.children[i], row, part.ptr())) return false;
+        }
+        return true;
+    }
+
+    bool write_choice(Node& node, npy_intp row, PyObject* value) {
+        if (!PyTuple_CheckExact(value) || PyTuple_GET_SIZE(value) != 2) return ask_twin(node, row, value);
+        PyObject* number = PyTuple_GET_ITEM(value, 0);
+        if (!PyIndex_Check(number)) return ask_twin(node, row, value);
+        const Py_ssize_t index = PyNumber_AsSsize_t(number, nullptr);
+        if (index == -1 && PyErr_Occurred()) return forget_error() && ask_twin(node, row, value);
+        if (index < 0 || index >= static_cast<Py_ssize_t>(node.children.size()))
+            return ask_twin(node, row, value);
+        for (const Place& member : node.members) {
+            if (!member.is_object)
+                std::memset(bytes_.at(row, member.offset), 0, static_cast<std::size_t>(member.nbytes));
+            else if (!set_object(member, row, Py_None))
+                return false;
+        }
+        const npy_int64 chosen = index;
+        std::memcpy(bytes_.at(row, node.place.offset), &chosen, sizeof chosen);
+        return write(node.children[static_cast<std::size_t>(index)], row, PyTuple_GET_ITEM(value, 1));
+    }
+
+    bool set_object(const Place& place, npy_intp row, PyObject* value) {
+        auto* columns = reinterpret_cast<PyArrayObject*>(objects_);
+        auto** slot = static_cast<PyObject**>(PyArray_GETPTR2(columns, row, place.offset));
+        PyObject* old = *slot;
+        Py_INCREF(value);
+        *slot = value;
+        Py_XDECREF(old);
+        return true;
+    }
+
+    // The twin will raise it again; but not Ctrl-C, which comes only once.
+    static bool forget_error() {
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
+        PyErr_Clear();
+        return true;
+    }
+
+    bool ask_twin(Node& node, npy_intp row, PyObject* value) {
+        try {
+            if (!node.twin) {
+                nb::object twin = nb::module_::import_("shoal._core._reference").attr("Packer");
+                nb::handle layout(layout_), rows(rows_), objects(objects_), source(node.source);
+                node.twin = holder.hold(twin(layout, rows, objects, source).attr("write"));
+            }
+            nb::handle(node.twin)(row, nb::handle(value));
+        } catch (nb::python_error& error) {
+            error.restore();
+            return false;
+        }
+        return true;
+    }
+
+    PyObject* layout_ = nullptr;
+    PyObject* rows_ = nullptr;
+    PyObject* objects_ = nullptr;
+    Bytes bytes_;
+    Node root_;
+};
+
+}  // namespace shoal

@@ -1,0 +1,93 @@
+// Python and NumPy as the core uses them.
+//
+// The loops call Python's C API directly, because they run once per env and step: a function that returns
+// false, or a null pointer, has set a Python error. Constructors run once and use nanobind, which throws.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
+#include <numpy/arrayobject.h>
+#include <numpy/arrayscalars.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace shoal {
+
+namespace nb = nanobind;
+
+// A reference that is given back at the end of its scope.
+using Owned = nb::object;
+
+inline Owned own(PyObject* object) { return nb::steal(object); }
+
+// Everything that an object of the core refers to lies in one list, so that Python's garbage collector can
+// see all of it at one place; the members that are read in the loops are borrowed from it.
+class Holder {
+   public:
+    PyObject* hold(nb::object object) {
+        held_.append(object);
+        return object.ptr();
+    }
+    PyObject* held() const { return held_.ptr(); }
+    void release() { held_.reset(); }
+
+   private:
+    nb::list held_;
+};
+
+// What Python needs to collect cycles through a class that has a Holder called `holder`.
+template <typename T>
+int traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    if (nb::inst_ready(self)) Py_VISIT(nb::inst_ptr<T>(self)->holder.held());
+    return 0;
+}
+
+template <typename T>
+int clear(PyObject* self) {
+    nb::inst_ptr<T>(self)->clear();
+    return 0;
+}
+
+template <typename T>
+inline const PyType_Slot collectable[] = {
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse<T>)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear<T>)},
+    {0, nullptr},
+};
+
+// The data of a column with one number per row. `type` is NumPy's number of T.
+template <typename T>
+T* column(nb::handle array, int type, npy_intp rows) {
+    auto* a = reinterpret_cast<PyArrayObject*>(array.ptr());
+    if (!PyArray_Check(array.ptr()) || PyArray_NDIM(a) != 1 || PyArray_DIM(a, 0) != rows ||
+        PyArray_TYPE(a) != type || !PyArray_IS_C_CONTIGUOUS(a) || !PyArray_ISBEHAVED(a)) {
+        throw std::invalid_argument("a column of the arena is not as expected");
+    }
+    return static_cast<T*>(PyArray_DATA(a));
+}
+
+// A batch of byte rows.
+struct Bytes {
+    char* data = nullptr;
+    npy_intp stride = 0;
+    npy_intp count = 0;
+
+    Bytes() = default;
+    Bytes(nb::handle array, npy_intp nbytes) {
+        auto* a = reinterpret_cast<PyArrayObject*>(array.ptr());
+        if (!PyArray_Check(array.ptr()) || PyArray_NDIM(a) != 2 || PyArray_TYPE(a) != NPY_UINT8 ||
+            PyArray_DIM(a, 1) != nbytes || PyArray_STRIDE(a, 1) != 1 || !PyArray_ISWRITEABLE(a)) {
+            throw std::invalid_argument("expected writeable byte rows of " + std::to_string(nbytes));
+        }
+        data = PyArray_BYTES(a);
+        stride = PyArray_STRIDE(a, 0);
+        count = PyArray_DIM(a, 0);
+    }
+    char* at(npy_intp row, npy_intp offset) const { return data + row * stride + offset; }
+};
+
+}  // namespace shoal

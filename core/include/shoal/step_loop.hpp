@@ -1,0 +1,233 @@
+// stepper: one call from Python steps a run of Python envs straight into their rows.
+//
+// Its twin in Python says the same in fewer words. What is rare (old forms of results, odd rewards, the end of
+// an episode under SAME_STEP) is left to the functions of shoal/_core/_results.py, which both share.
+#pragma once
+
+#include <vector>
+
+#include "shoal/actions.hpp"
+#include "shoal/pack.hpp"
+
+namespace shoal {
+
+// A bound method, taken apart, so that calling it needs no array of arguments of its own.
+struct Method {
+    PyObject* function = nullptr;
+    PyObject* self = nullptr;
+
+    explicit Method(PyObject* callable) : function(callable) {
+        if (PyMethod_Check(callable)) {
+            function = PyMethod_GET_FUNCTION(callable);
+            self = PyMethod_GET_SELF(callable);
+        }
+    }
+
+    PyObject* operator()(PyObject* argument) const {
+        PyObject* arguments[] = {self, argument};
+        if (self) return PyObject_Vectorcall(function, arguments, argument ? 2 : 1, nullptr);
+        return PyObject_Vectorcall(function, arguments + 1, argument ? 1 : 0, nullptr);
+    }
+};
+
+class StepLoop {
+   public:
+    StepLoop(nb::object envs, nb::object run, nb::object packer, nb::object beginning)
+        : run_(holder.hold(run)),
+          packer_(&nb::cast<Packer&>(packer)),
+          count_(packer_->count()),
+          actions_(run.attr("action"), run.attr("arena").attr("actions"),
+                   run.attr("arena").attr("action_objects"), holder) {
+        holder.hold(packer);
+        nb::object arena = run.attr("arena");
+        rewards_ = column<double>(arena.attr("rewards"), NPY_DOUBLE, count_);
+        terminations_ = column<npy_bool>(arena.attr("terminations"), NPY_BOOL, count_);
+        truncations_ = column<npy_bool>(arena.attr("truncations"), NPY_BOOL, count_);
+        mask_ = column<npy_bool>(arena.attr("mask"), NPY_BOOL, count_);
+        resets_ = column<npy_bool>(arena.attr("resets"), NPY_BOOL, count_);
+        returns_ = column<double>(arena.attr("episode_returns"), NPY_DOUBLE, count_);
+        lengths_ = column<npy_int64>(arena.attr("episode_lengths"), NPY_INT64, count_);
+        beginning_ = column<npy_bool>(holder.hold(beginning), NPY_BOOL, count_);
+        for (nb::handle env : envs) {
+            steps_.emplace_back(holder.hold(env.attr("step")));
+            restarts_.emplace_back(holder.hold(env.attr("restart")));
+        }
+        if (static_cast<npy_intp>(steps_.size()) != count_)
+            throw std::invalid_argument("expected an env for each row");
+        first_env_ = nb::cast<npy_intp>(run.attr("first_env"));
+        nb::object mode = nb::module_::import_("gymnasium.vector").attr("AutoresetMode");
+        same_step_ = run.attr("mode").is(mode.attr("SAME_STEP"));
+        nb::module_ results = nb::module_::import_("shoal._core._results");
+        five_ = holder.hold(results.attr("five"));
+        number_ = holder.hold(results.attr("number"));
+        checked_ = holder.hold(results.attr("checked"));
+        final_ = holder.hold(results.attr("final"));
+        to_raise_ = holder.hold(nb::module_::import_("shoal._core._faults").attr("to_raise"));
+        time_limit_ = holder.hold(nb::str("TimeLimit.truncated"));
+    }
+
+    nb::object step() {
+        Owned infos = own(PyList_New(0));
+        if (!infos.is_valid() || !actions_.begin()) nb::raise_python_error();
+        for (npy_intp row = 0; row < count_; ++row) {
+            verb_ = "step";
+            if (!(mask_[row] ? act(row, infos.ptr()) : restart(row, infos.ptr()))) {
+                actions_.end();
+                fail(row);
+            }
+        }
+        actions_.end();
+        return infos;
+    }
+
+    void clear() {
+        count_ = 0;
+        actions_.end();
+        holder.release();
+    }
+
+    Holder holder;
+
+   private:
+    bool act(npy_intp row, PyObject* infos) {
+        Owned action = own(actions_.read(row));
+        if (!action.is_valid()) return false;
+        Owned tuple = own(steps_[static_cast<std::size_t>(row)](action.ptr()));
+        if (!tuple.is_valid()) return false;
+        if (!PyTuple_CheckExact(tuple.ptr()) || PyTuple_GET_SIZE(tuple.ptr()) != 5) {
+            tuple = own(five(tuple.ptr()));
+            if (!tuple.is_valid()) return false;
+        }
+        PyObject* obs = PyTuple_GET_ITEM(tuple.ptr(), 0);
+        PyObject* info = PyTuple_GET_ITEM(tuple.ptr(), 4);
+        if (!packer_->write(row, obs)) return false;
+        double reward = 0.0;
+        if (!to_number(PyTuple_GET_ITEM(tuple.ptr(), 1), &reward)) return false;
+        const int terminated = is_true(PyTuple_GET_ITEM(tuple.ptr(), 2));
+        if (terminated < 0) return false;
+        const int truncated = is_true(PyTuple_GET_ITEM(tuple.ptr(), 3));
+        if (truncated < 0) return false;
+        const bool ended = terminated || truncated;
+
+        if (beginning_[row]) {
+            returns_[row] = 0.0;
+            lengths_[row] = 0;
+        }
+        returns_[row] += reward;
+        lengths_[row] += 1;
+        rewards_[row] = reward;
+        terminations_[row] = static_cast<npy_bool>(terminated);
+        truncations_[row] = static_cast<npy_bool>(truncated);
+        resets_[row] = NPY_FALSE;
+        mask_[row] = same_step_ || !ended;
+        beginning_[row] = same_step_ && ended;
+        if (!ended || !same_step_) return keep_info(row, info, infos);
+
+        Owned number = own(PyLong_FromSsize_t(row));
+        PyObject* arguments[] = {run_, number.ptr(), obs, info};
+        Owned last = own(number.is_valid() ? PyObject_Vectorcall(final_, arguments, 4, nullptr) : nullptr);
+        return last.is_valid() && append(row, last.ptr(), infos) && begin_episode(row, infos);
+    }
+
+    bool restart(npy_intp row, PyObject* infos) {
+        rewards_[row] = 0.0;
+        terminations_[row] = truncations_[row] = NPY_FALSE;
+        resets_[row] = mask_[row] = beginning_[row] = NPY_TRUE;
+        return begin_episode(row, infos);
+    }
+
+    bool begin_episode(npy_intp row, PyObject* infos) {
+        verb_ = "reset";
+        Owned pair = own(restarts_[static_cast<std::size_t>(row)](nullptr));
+        if (!pair.is_valid()) return false;
+        if (!PyTuple_CheckExact(pair.ptr()) || PyTuple_GET_SIZE(pair.ptr()) != 2) {
+            PyErr_SetString(PyExc_TypeError, "restart() must return a pair");
+            return false;
+        }
+        return packer_->write(row, PyTuple_GET_ITEM(pair.ptr(), 0)) &&
+               keep_info(row, PyTuple_GET_ITEM(pair.ptr(), 1), infos);
+    }
+
+    // Gymnasium's five of any other result. Old gym's tuple of four is common enough to be read here.
+    PyObject* five(PyObject* result) const {
+        if (!PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != 4 ||
+            !PyDict_CheckExact(PyTuple_GET_ITEM(result, 3)))
+            return PyObject_CallOneArg(five_, result);
+        PyObject* info = PyTuple_GET_ITEM(result, 3);
+        const int done = is_true(PyTuple_GET_ITEM(result, 2));
+        if (done < 0) return nullptr;
+        int truncated = 0;
+        if (done) {
+            PyObject* limit = PyDict_GetItemWithError(info, time_limit_);
+            if (!limit && PyErr_Occurred()) return nullptr;
+            truncated = limit ? is_true(limit) : 0;
+            if (truncated < 0) return nullptr;
+        }
+        return PyTuple_Pack(5, PyTuple_GET_ITEM(result, 0), PyTuple_GET_ITEM(result, 1),
+                            done && !truncated ? Py_True : Py_False, truncated ? Py_True : Py_False, info);
+    }
+
+    bool to_number(PyObject* reward, double* number) const {
+        if (PyFloat_Check(reward)) {  // also np.float64
+            *number = PyFloat_AS_DOUBLE(reward);
+            return true;
+        }
+        if (PyLong_CheckExact(reward)) {
+            *number = PyLong_AsDouble(reward);
+            if (*number != -1.0 || !PyErr_Occurred()) return true;
+            PyErr_Clear();
+        }
+        Owned made = own(PyObject_CallOneArg(number_, reward));
+        if (!made.is_valid()) return false;
+        *number = PyFloat_AsDouble(made.ptr());
+        return *number != -1.0 || !PyErr_Occurred();
+    }
+
+    static int is_true(PyObject* flag) {
+        if (flag == Py_False) return 0;
+        if (flag == Py_True) return 1;
+        return PyObject_IsTrue(flag);
+    }
+
+    bool keep_info(npy_intp row, PyObject* info, PyObject* infos) const {
+        if (PyDict_CheckExact(info)) return PyDict_GET_SIZE(info) == 0 || append(row, info, infos);
+        const int any = PyObject_IsTrue(info);
+        if (any <= 0) return any == 0;
+        Owned dict = own(PyObject_CallOneArg(checked_, info));
+        return dict.is_valid() && append(row, dict.ptr(), infos);
+    }
+
+    static bool append(npy_intp row, PyObject* info, PyObject* infos) {
+        Owned number = own(PyLong_FromSsize_t(row));
+        Owned pair = own(number.is_valid() ? PyTuple_Pack(2, number.ptr(), info) : nullptr);
+        return pair.is_valid() && PyList_Append(infos, pair.ptr()) == 0;
+    }
+
+    // An env's exception goes on as it is, with a note which env it was; a misfit becomes an error of ours.
+    [[noreturn]] void fail(npy_intp row) const {
+        nb::python_error raised;  // takes the error that is set
+        if (PyErr_GivenExceptionMatches(raised.value().ptr(), PyExc_Exception)) {  // not Ctrl-C
+            nb::object error = nb::handle(to_raise_)(raised.value(), first_env_ + row, verb_);
+            if (!error.is(raised.value())) {
+                PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+                nb::raise_python_error();
+            }
+        }
+        throw raised;
+    }
+
+    PyObject* run_;
+    Packer* packer_;
+    npy_intp count_;
+    ActionReader actions_;
+    std::vector<Method> steps_, restarts_;
+    npy_intp first_env_ = 0;
+    bool same_step_ = false;
+    const char* verb_ = "step";  // what the env was doing, should it fail
+    double *rewards_, *returns_;
+    npy_int64* lengths_;
+    npy_bool *terminations_, *truncations_, *mask_, *resets_, *beginning_;
+    PyObject *five_, *number_, *checked_, *final_, *to_raise_, *time_limit_;
+};
+
+}  // namespace shoal
