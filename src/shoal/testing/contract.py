@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,8 +38,8 @@ def require_raises(kind: type[BaseException], verb: Callable[[], Any], promise: 
 def difference(got: Any, expected: Any, path: str = "") -> str | None:
     """Where two nested values differ, or None."""
     at = path or "value"
-    if isinstance(expected, dict):
-        if not isinstance(got, dict) or got.keys() != expected.keys():
+    if isinstance(expected, Mapping):
+        if not isinstance(got, Mapping) or got.keys() != expected.keys():
             return f"{at}: got {got!r}, expected {expected!r}"
         parts = [(got[key], expected[key], f"{path}[{key!r}]") for key in expected]
     elif isinstance(expected, (tuple, list)):
@@ -59,5 +59,6 @@ def difference(got: Any, expected: Any, path: str = "") -> str | None:
         )
         return None if same else f"{at}: got {got!r}, expected {expected!r}"
     else:
-        return None if got == expected else f"{at}: got {got!r}, expected {expected!r}"
+        same = got is expected or got == expected or (got != got and expected != expected)  # or both NaN
+        return None if same else f"{at}: got {got!r}, expected {expected!r}"
     return next((found for part in parts if (found := difference(*part)) is not None), None)
