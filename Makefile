@@ -7,6 +7,7 @@ ARGS   ?=
 
 VENV := .venv
 PY   := $(VENV)/bin/python
+ASAN_VENV := build/asan-venv
 # Errors only: pip's warnings are about the machine it runs on. The build tools lie in .venv, not in
 # a throw-away environment, so that they are pinned too and recompiling is incremental.
 PIP  := $(PY) -m pip install -qq --disable-pip-version-check --no-build-isolation -c constraints.txt
@@ -15,20 +16,28 @@ PIP  := $(PY) -m pip install -qq --disable-pip-version-check --no-build-isolatio
 BUILD_TOOLS := scikit-build-core nanobind numpy cmake ninja setuptools
 SETUP_FILES := pyproject.toml constraints.txt CMakeLists.txt $(shell find core -type f)
 
-.PHONY: help run test lint clean redo
+.PHONY: help run test test-asan lint clean redo
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 # Two targets must not run pip in the same .venv at once.
 .NOTPARALLEL:
 
 help: ## Show this list
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 8
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
 run: $(VENV)/.ready-cli ## Run the demo: Shoal and other vector envs side by side
 	@$(PY) examples/side_by_side.py $(ARGS)
 
 test: $(VENV)/.ready-dev ## Run the tests (ARGS="-k name -x" is passed on to pytest)
 	@$(PY) -m pytest $(ARGS)
+
+# Python must load the sanitizers first, and leave each object to malloc, so that they see it. What Python
+# itself never frees is no leak of ours: tests/core/test_memory.py looks for those.
+test-asan: $(ASAN_VENV)/.ready ## Run the tests with AddressSanitizer and UBSan in the core
+	@export LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc SHOAL_CORE=native; \
+	$(ASAN_VENV)/bin/python -c 'from shoal._core import _native; _native.__sanitized__' && \
+	$(ASAN_VENV)/bin/python -m pytest $(ARGS)
 
 lint: $(VENV)/.ready-dev ## Check style, format and types
 	@$(PY) -m ruff check
@@ -64,3 +73,13 @@ $(VENV)/.ready-dev: $(VENV)/.created $(SETUP_FILES)
 	$(call install,$(BUILD_TOOLS))
 	$(call install,-e ".[dev$(,)cli]")
 	@touch $(VENV)/.ready-cli $@
+
+# Only the core is built anew; everything else is found in .venv.
+$(ASAN_VENV)/.ready: $(VENV)/.ready-dev
+	@echo "Building the core with sanitizers"
+	@$(PYTHON) -m venv --clear --without-pip $(ASAN_VENV)
+	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > $$($(ASAN_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" SKBUILD_BUILD_DIR=build/asan $(ASAN_VENV)/bin/python -m pip install -qq --disable-pip-version-check \
+	  --no-build-isolation --no-deps --prefix $(ASAN_VENV) --ignore-installed -C cmake.define.SHOAL_SANITIZE=ON -e .
+	@touch $@

@@ -17,6 +17,9 @@ NB_MODULE(_native, module) {
     module.doc() = "Shoal's compiled core; use it through shoal._core.";
     // By this a build left over from another version can be told from the package's own.
     module.attr("__version__") = nb::str(shoal::version);
+#ifdef SHOAL_SANITIZED
+    module.attr("__sanitized__") = true;
+#endif
 
     nb::class_<shoal::Packer>(module, "Packer", nb::type_slots(shoal::collectable<shoal::Packer>))
         .def(nb::init<nb::object, nb::object, nb::object, nb::object>(), "layout"_a, "rows"_a,

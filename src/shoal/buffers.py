@@ -1,4 +1,4 @@
-"""The arena: the one block of memory that holds all rows. Nothing else in Shoal allocates rows.
+"""The arena: the one block of memory that holds all rows, and the copies of it that callers keep.
 
     observations | actions | rewards | terminations | truncations | mask | resets | episode return | length
 
@@ -7,7 +7,11 @@ Each column starts on its own cache line, so that no two of them share one.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -99,3 +103,44 @@ class Arena:
         """Put a copy taken by `state` back."""
         for name, column in state.items():
             getattr(self, name)[...] = column
+
+
+LARGE = 1 << 17  # bytes, from which on malloc asks the system; smaller blocks it keeps itself
+SPARE_BLOCKS = 3
+
+
+def copier(column: NDArray[Any]) -> Callable[[], NDArray[Any]]:
+    """A function that returns a copy of the column as it then is, for a caller to keep."""
+    if column.dtype == object:
+        return partial(deepcopy, column)
+    return column.copy if column.nbytes < LARGE else RecyclingCopier(column)
+
+
+class RecyclingCopier:
+    """Copies a large column; the memory of copies that were dropped is used again.
+
+    A large block fresh from the system costs a page fault for every 4 KB, which takes many times as long as
+    the copy itself. Whether a copy has been dropped is known by its references: an array, tensor or buffer
+    made of it refers to it. A caller who keeps more copies than there are spare blocks gets new memory.
+    """
+
+    def __init__(self, column: NDArray[Any]) -> None:
+        self._column = column
+        self._blocks: list[NDArray[Any]] = [np.empty(0)]
+        self._unshared = self._references(0)  # how often a block is referred to that only this list holds
+        self._blocks.clear()
+
+    def _references(self, index: int) -> int:
+        return sys.getrefcount(self._blocks[index])
+
+    def __call__(self) -> NDArray[Any]:
+        """The column as it is now."""
+        for index in range(len(self._blocks)):
+            if self._references(index) == self._unshared:
+                self._blocks[index][...] = self._column
+                break
+        else:
+            self._blocks = [*self._blocks[1 - SPARE_BLOCKS :], self._column.copy()]
+            index = -1
+        # A view, so that what a caller does to the array, such as freezing it, does not reach the block.
+        return self._blocks[index].view()

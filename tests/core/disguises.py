@@ -132,6 +132,7 @@ def corrupted(value, rng):
         rng,
         None,
         "text",
+        "a-b",
         "tödlich\0",
         "far too long for any of these spaces",
         2**70,

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
 from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,7 +39,7 @@ def outcome(function, *args):
 def observation_space(rng):
     space = random_space(rng)
     if rng.random() < 0.2:
-        space = Dict({"known": space, "custom": Custom()})
+        space = Dict({"known": space, "custom": Custom(), "word": Text(5)})
         space.seed(int(rng.integers(2**31)))
     return space
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from enum import Enum
 from typing import Any, Self
 
@@ -27,7 +26,7 @@ from shoal._core import Transitions
 from shoal._core.run import Infos
 from shoal.actions import ActionWriter
 from shoal.batch import Batch
-from shoal.buffers import Arena
+from shoal.buffers import Arena, copier
 from shoal.errors import (
     AlreadyPending,
     ArgumentError,
@@ -456,16 +455,18 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
     def _observer(self) -> Callable[[], Any]:
         """How the caller gets the observations: flat or in their own form, as copies or views."""
         root, columns = self.observation_layout.root, self._columns
-        if self.flat:
-            view = self.observation_layout.flat(self._arena.observations)
-            return view.copy if self.copy else lambda: view
+        plain = {field.kind for field in self.observation_layout.fields} <= {Kind.ARRAY, Kind.SCALAR}
+        if self.flat or (plain and isinstance(root, Leaf)):
+            view = self.observation_layout.flat(self._arena.observations) if self.flat else columns[0]
+            return copier(view) if self.copy else lambda: view
         if self.copy:
             # Field by field, so that each array the user keeps is contiguous and only its own.
-            return lambda: root.values([_copied(column) for column in columns])
-        if not {field.kind for field in self.observation_layout.fields} <= {Kind.ARRAY, Kind.SCALAR}:
+            copiers = [copier(column) for column in columns]
+            return lambda: root.values([copy() for copy in copiers])
+        if not plain:
             return lambda: root.values(columns)
         views = root.values(columns)
-        return (lambda: views) if isinstance(root, Leaf) else (lambda: _regathered(views))
+        return lambda: _regathered(views)
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if seed is None or isinstance(seed, (int, np.integer)):
@@ -503,10 +504,6 @@ def _regathered(views: Any) -> Any:
     if type(views) is dict:
         return {key: _regathered(view) for key, view in views.items()}
     return tuple(map(_regathered, views)) if type(views) is tuple else views
-
-
-def _copied(column: NDArray[Any]) -> NDArray[Any]:
-    return deepcopy(column) if column.dtype == object else column.copy()
 
 
 _FAILED = (
