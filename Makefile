@@ -16,7 +16,7 @@ PIP  := $(PY) -m pip install -qq --disable-pip-version-check --no-build-isolatio
 BUILD_TOOLS := scikit-build-core nanobind numpy cmake ninja setuptools
 SETUP_FILES := pyproject.toml constraints.txt CMakeLists.txt $(shell find core -type f)
 
-.PHONY: help run test test-asan lint clean redo
+.PHONY: help run test test-asan lint bench bench-full clean redo
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 # Two targets must not run pip in the same .venv at once.
@@ -30,6 +30,12 @@ run: $(VENV)/.ready-cli ## Run the demo: Shoal and other vector envs side by sid
 
 test: $(VENV)/.ready-dev ## Run the tests (ARGS="-k name -x" is passed on to pytest)
 	@$(PY) -m pytest $(ARGS)
+
+bench: $(VENV)/.ready-cli ## Measure Shoal beside Gymnasium and the limit (about 2 minutes; ARGS are passed on)
+	@$(PY) benchmarks/run.py quick $(ARGS)
+
+bench-full: $(VENV)/.ready-cli ## Measure all envs and all peers (about 20 minutes; installs the peers)
+	@$(PY) benchmarks/run.py full $(ARGS)
 
 # Python must load the sanitizers first, and leave each object to malloc, so that they see it. What Python
 # itself never frees is no leak of ours: tests/core/test_memory.py looks for those.
@@ -45,7 +51,7 @@ lint: $(VENV)/.ready-dev ## Check style, format and types
 	@$(PY) -m mypy
 
 clean: ## Remove .venv, builds and caches
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) benchmarks/.venvs build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is written when all before it has succeeded. A pip that was killed can leave a package
