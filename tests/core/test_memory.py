@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, OneOf, Text, Tuple
 from gymnasium.vector import AutoresetMode
+from tests.core.disguises import Custom
 
 import shoal
 from shoal._core import _native
@@ -36,11 +37,15 @@ class Known(gymnasium.Env):
 
 
 NESTED = Dict({"map": Box(0, 255, (2, 2), np.uint8), "deep": Tuple((Discrete(3), Text(5)))})
+UNKNOWN = Dict({"custom": Custom(), "either": OneOf([Custom(), Discrete(2)])})
 EITHER = OneOf([Discrete(3), Box(0, 1, (2,))])
 
 CASES = {
     "plain": lambda: Known(Box(0, 1, (3,)), Discrete(2), said=False),
     "nested": lambda: Known(NESTED, Discrete(2)),
+    "custom": lambda: Known(
+        Dict({"custom": Custom(), "either": OneOf([Custom(), Discrete(2)])}), Discrete(2)
+    ),
     "choices": lambda: Known(EITHER, EITHER),
     "cast": lambda: Known(Box(0, 1, (3,)), Box(-1, 1, (2,)), np.zeros(3)),
     "list": lambda: Known(Box(0, 1, (3,)), Dict({"a": Discrete(2), "b": MultiDiscrete([2, 2])}), [0.5] * 3),
@@ -54,7 +59,9 @@ def held(vec):
     env = vec.envs[0]
     parts = [env.obs, env.reward, env.info, *env.info.values()]
     if isinstance(env.obs, dict):
-        parts += [*env.obs.values(), *env.obs["deep"]]
+        parts += [
+            part for value in env.obs.values() for part in (value, *(value if type(value) is tuple else ()))
+        ]
     return [sys.getrefcount(part) for part in parts]
 
 
