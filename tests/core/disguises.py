@@ -23,6 +23,11 @@ class Custom(Space):
     def contains(self, x):
         return True
 
+    def __eq__(self, other):
+        return isinstance(other, Custom)
+
+    __hash__ = None
+
 
 class Word(str):
     __slots__ = ()

@@ -99,7 +99,7 @@ class Packer {
 
     // Any array, number or nested list, as NumPy casts it, where that loses nothing but precision.
     bool write_any(Node& node, npy_intp row, PyObject* value) {
-        Owned made = own(PyArray_FromAny(value, nullptr, 0, 0, NPY_ARRAY_ENSUREARRAY, nullptr));
+        Owned made = own(PyArray_FromAny(value, nullptr, 0, 0, 0, nullptr));
         if (!made.is_valid()) return forget_error() && ask_twin(node, row, value);
         auto* array = reinterpret_cast<PyArrayObject*>(made.ptr());
         // Integers must keep their value, which the twin looks at one by one.
