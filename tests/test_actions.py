@@ -48,6 +48,31 @@ def test_discrete_actions_are_numpy_integers():
         assert [type(a) for a in vec.get_attr("actions")[0]] == [np.int64, np.int64]
 
 
+@pytest.mark.parametrize("flat", [False, True], ids=["as it is", "flat"])
+@pytest.mark.parametrize(
+    ("space", "wrong", "text"),
+    [
+        (sp.Discrete(3), 3, "env 1: expected integers from 0 to 2, got 3"),
+        (sp.Discrete(3), -1, "env 1: expected integers from 0 to 2, got -1"),
+        (sp.MultiDiscrete([2, 3]), [1, 3], r"env 1: expected integers from \[0 0\] to \[1 2\], got \[1 3\]"),
+        (sp.Box(-1, 1, (2,)), [0, np.nan], r"env 1: expected numbers, got \[ 0. nan\]"),
+    ],
+    ids=["above", "below", "of several", "no number"],
+)
+def test_arrays_with_a_wrong_action_are_refused_before_any_env_moves(space, wrong, text, flat):
+    with shoal.Serial(lambda: SampleEnv(sp.Discrete(2), space), 3, flat=flat) as vec:
+        vec.reset(seed=0)
+        good = np.zeros((3, *space.shape), space.dtype)
+        vec.step(good)
+        bad = good.copy()
+        bad[1] = wrong
+        with pytest.raises(ValueError, match=text):
+            vec.step(bad)
+        vec.step(good)
+        assert [len(actions) for actions in vec.get_attr("actions")] == [2, 2, 2]
+        assert all(np.array_equal(each, good[0]) for actions in vec.get_attr("actions") for each in actions)
+
+
 @pytest.mark.parametrize(
     ("space", "flat"),
     [

@@ -45,7 +45,8 @@ class ActionWriter:
         # By far the most common: actions of one field, which come as an array that needs no conversion.
         self._usual: ActionColumn | None = None
         root = layout.root
-        if self._codec is None and isinstance(root, Leaf) and root.field.kind in (Kind.ARRAY, Kind.SCALAR):
+        same = self._codec is None or self._codec.space == layout.space  # the flat form may be no other
+        if same and isinstance(root, Leaf) and root.field.kind in (Kind.ARRAY, Kind.SCALAR):
             bounds = root.field.bounds() if is_discrete(root.field) else (None, None)
             self._usual = ActionColumn(self._packer.columns[root.index], *bounds)
 

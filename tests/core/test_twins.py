@@ -204,34 +204,83 @@ def test_an_interrupt_goes_straight_through():
         assert not hasattr(caught.value, "__notes__")
 
 
+def test_an_interrupt_within_a_value_is_not_lost():
+    class Once:
+        calls = 0
+
+        def __array__(self, dtype=None, copy=None):
+            Once.calls += 1
+            if Once.calls == 1:
+                raise KeyboardInterrupt("stop")
+            return np.zeros(2, np.float32)
+
+    layout = Layout(Box(0, 1, (2,)))
+    packer = _native.Packer(layout, np.zeros((1, layout.nbytes), np.uint8))
+    with pytest.raises(KeyboardInterrupt, match="stop"):
+        packer.write(0, Once())
+
+
 # ----------------------------------------------------------------------------------------------- actions
 
 
-@settings(max_examples=300)
+def action_space(rng):
+    if rng.random() < 0.6:
+        return Box(0, 1, (2,), pick(rng, *DTYPES))
+    return pick(rng, Discrete(4, start=-1), MultiDiscrete([3, 2]), MultiBinary(3), Box(-1, 1, (2, 2)))
+
+
+def takes(core, space, batch, needed):
+    """How many actions were taken, and the rows if they were."""
+    layout = Layout(Dict({"action": space, "beside": Box(0, 1, (1,), np.uint8)}))
+    (index,) = (index for index, field in enumerate(layout.fields) if field.path == ("action",))
+    rows = np.full((len(needed), layout.nbytes), 99, np.uint8)
+    bounds = () if isinstance(space, Box) else layout.fields[index].bounds()
+    taken = core.ActionColumn(layout.columns(rows)[index], *bounds).take(batch, needed)
+    return taken, rows if taken >= 0 else None
+
+
+@settings(max_examples=500)
 @given(SEEDS)
 def test_action_columns_agree(seed):
     rng = np.random.default_rng(seed)
-    space = pick(rng, Discrete(4, start=-1), MultiDiscrete([3, 2]), MultiBinary(3), Box(-1, 1, (2, 2)))
-    if rng.random() < 0.6:
-        space = Box(0, 1, (2,), pick(rng, *DTYPES))
-    layout, count = Layout(Dict({"pad": Box(0, 1, (1,), np.uint8), "action": space})), 5
-    field = layout.fields[1]
+    space, count = action_space(rng), 5
+    space.seed(seed)
     batch = np.stack([np.asarray(space.sample()) for _ in range(count)])
     if rng.random() < 0.5:
         place = tuple(rng.integers(0, size) for size in batch.shape)
         with suppress(ValueError, OverflowError):
-            batch[place] = pick(rng, 77, -5, float("nan"), float("inf"))
-    forms = (lambda: batch, lambda: batch, lambda: batch[:, ..., None], batch.tolist, lambda: batch[::-1])
+            batch[place] = pick(rng, 77, 3, -1, -2, float("nan"), float("inf"))
+    forms = [lambda: batch] * 6
+    forms += [lambda: batch[..., None], batch.tolist, lambda: batch[::-1], lambda: batch.astype(np.int32)]
     with np.errstate(invalid="ignore"):
-        batch = pick(rng, *forms, lambda: batch.astype(np.int32), lambda: batch[:-1], lambda: None)()
+        batch = pick(rng, *forms, lambda: batch[:-1], lambda: None)()
     needed = rng.random(count) < pick(rng, 0.5, 1.0)
-    bounds = () if isinstance(space, Box) else field.bounds()
-    seen = []
-    for core in CORES:
-        rows = np.full((count, layout.nbytes), 99, np.uint8)
-        taken = core.ActionColumn(layout.columns(rows)[1], *bounds).take(batch, needed)
-        seen.append((taken, rows if taken >= 0 else None))
-    assert difference(seen[0], seen[1]) is None, difference(seen[0], seen[1])
+    native, reference = (takes(core, space, batch, needed) for core in CORES)
+    assert difference(native, reference) is None, difference(native, reference)
+
+
+@pytest.mark.parametrize("core", CORES, ids=["native", "reference"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
+def test_action_columns_take_what_is_good_and_only_that(core, dtype):
+    space, needed = Box(0, 1, (2,), dtype), np.array([True, False, True])
+    batch = np.zeros((3, 2), dtype)
+    assert takes(core, space, batch, needed)[0] == 2
+    if batch.dtype.kind == "f":
+        batch[2, 1] = np.inf
+        assert takes(core, space, batch, needed)[0] == 2
+        batch[1, 0] = np.nan
+        assert takes(core, space, batch, needed)[0] == 2
+        batch[2, 1] = np.nan
+        assert takes(core, space, batch, needed)[0] == -1
+
+
+@pytest.mark.parametrize("core", CORES, ids=["native", "reference"])
+@pytest.mark.parametrize(
+    ("action", "taken"), [(-2, -1), (-1, 3), (2, 3), (3, -1), (2**62, -1), (-(2**62), -1)]
+)
+def test_action_columns_know_the_range(core, action, taken):
+    batch = np.array([0, 1, action])
+    assert takes(core, Discrete(4, start=-1), batch, np.ones(3, np.bool_))[0] == taken
 
 
 # ------------------------------------------------------------------------------------------- transitions
