@@ -23,14 +23,18 @@ def merge_infos(pairs: Iterable[tuple[int, dict[str, Any]]], num_rows: int) -> d
     found: dict[str, dict[int, Any]] = {}
     for row, info in pairs:
         for key, value in info.items():
-            values = found.setdefault(key, {})
-            if isinstance(value, dict) and isinstance(values.get(row), dict):
+            values = found.get(key)
+            if values is None:
+                values = found[key] = {}
+            elif row in values and isinstance(value, dict) and isinstance(values[row], dict):
                 value = {**values[row], **value}  # said twice, by a step and the reset that followed it
             values[row] = value
     merged: dict[str, Any] = {}
     for key, values in found.items():
-        mask = np.zeros(num_rows, np.bool_)
-        mask[list(values)] = True
+        mask = np.ones(num_rows, np.bool_)
+        if len(values) < num_rows:
+            mask[:] = False
+            mask[list(values)] = True
         # A caller looks into final_obs row by row, so it is never stacked.
         merged[key] = _objects(values, num_rows) if key == "final_obs" else _merge(values, num_rows)
         merged[f"_{key}"] = mask
@@ -42,8 +46,11 @@ def _merge(values: dict[int, Any], num_rows: int) -> Any:
     if len(kinds) == 1 and kinds <= _NUMBERS:  # by far the most common, and never inexact
         with suppress(OverflowError):  # an int beyond 64 bits
             (kind,) = kinds
+            rows, numbers = list(values), list(values.values())
+            if rows == list(range(num_rows)):
+                return np.array(numbers, kind)
             array: NDArray[Any] = np.zeros(num_rows, kind)
-            array[list(values)] = list(values.values())
+            array[rows] = numbers
             return array
     if all(isinstance(value, dict) for value in values.values()):
         return merge_infos(values.items(), num_rows)
