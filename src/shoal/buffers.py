@@ -105,7 +105,7 @@ class Arena:
             getattr(self, name)[...] = column
 
 
-LARGE = 1 << 17  # bytes, from which on malloc asks the system; smaller blocks it keeps itself
+LARGE = 1 << 17  # bytes, from which on malloc may ask the system; smaller blocks it keeps itself
 SPARE_BLOCKS = 3
 
 
@@ -120,8 +120,9 @@ class RecyclingCopier:
     """Copies a large column; the memory of copies that were dropped is used again.
 
     A large block fresh from the system costs a page fault for every 4 KB, which takes many times as long as
-    the copy itself. Whether a copy has been dropped is known by its references: an array, tensor or buffer
-    made of it refers to it. A caller who keeps more copies than there are spare blocks gets new memory.
+    the copy itself; whether malloc gets one depends on what else the process does. Whether a copy has been
+    dropped is known by its references: an array, tensor or buffer made of it refers to it. A caller who keeps
+    more copies than there are spare blocks gets new memory.
     """
 
     def __init__(self, column: NDArray[Any]) -> None:

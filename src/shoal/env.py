@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from shoal._core import Packer
 from shoal.buffers import Arena
-from shoal.errors import ArgumentError
+from shoal.errors import ArgumentError, SpaceError
 from shoal.layout import Layout
 
 _BOUND = ("observations", "actions", "rewards", "terminations", "truncations", "mask", "_packer")
@@ -110,10 +111,16 @@ class Env:
 
         Raises:
             ArgumentError: If there are not as many rows as agents.
+            SpaceError: If a space is a custom one.
         """
         if len(rows) != self.num_agents:
             raise ArgumentError(f"expected {self.num_agents} rows, one per agent, got {len(rows)}")
         observation, action = layouts or self._layouts()
+        if observation.num_objects or action.num_objects:
+            raise SpaceError(
+                f"{type(self).__name__} has a space that Shoal does not know the bytes of, and a shoal.Env "
+                "writes bytes. Use a Box, Discrete or another space of Gymnasium's."
+            )
         self._packer = Packer(observation, rows.observations)
         self.observations: Any = _fixed(observation.root.views(observation.columns(rows.observations)))
         self.actions: Any = _fixed(action.root.views(action.columns(rows.actions)))
@@ -149,6 +156,7 @@ class Env:
             ObservationError: If it does not fit.
             ArgumentError: If there is no such agent.
         """
+        agent = operator.index(agent)
         if not 0 <= agent < self.num_agents:
             raise ArgumentError(f"agent: expected one from 0 to {self.num_agents - 1}, got {agent}")
         self._packer.write(agent, value)

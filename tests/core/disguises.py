@@ -186,10 +186,11 @@ def flag(rng, value, wrong):
 
 def info(rng, wrong):
     if wrong:
-        return pick(rng, 5, "x", [1], np.zeros(2), REFUSES)
+        return pick(rng, 5, 0, "", "x", [], [1], np.zeros(2), REFUSES)
     if rng.random() < 0.5:
         return {}
-    content = {"number": int(rng.integers(9)), "array": rng.random(2), "deep": {"word": "x"}}
+    deep = pick(rng, dict, OrderedDict)({"word": "x", "array": np.ma.zeros(2)})
+    content = {"number": int(rng.integers(9)), "array": rng.random(2), "deep": deep}
     return pick(rng, dict(content), OrderedDict(content), MappingProxyType(content), None, {"one": 1})
 
 

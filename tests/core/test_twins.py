@@ -1,7 +1,11 @@
 """The compiled core and its twin in Python agree: on every value, row, info and error."""
 
+import signal
 import warnings
 from contextlib import suppress
+from functools import partial
+from itertools import chain, repeat
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -204,6 +208,33 @@ def test_an_interrupt_goes_straight_through():
         assert not hasattr(caught.value, "__notes__")
 
 
+def test_a_signal_is_seen_between_envs_that_run_no_python():
+    # A million times nothing, then this for ever: `next` of it is slow once, all of it in C.
+    moment = (np.zeros(2, np.float32), 0.0, False, False, {})
+
+    def told(number, frame):
+        raise InterruptedError("stop")
+
+    for core in CORES:
+        once_slow = filter(None, chain(repeat(0, 20_000_000), repeat(moment)))
+        layout, count = Layout(Box(0, 1, (2,))), 2
+        arena = Arena.allocate(count, layout, Layout(Discrete(2)))
+        run = Run(arena, layout, Layout(Discrete(2)), AutoresetMode.NEXT_STEP)
+        packer = core.Packer(layout, arena.observations)
+        after = Scripted(0, layout.space, 0.0)
+        envs = [SimpleNamespace(step=partial(next, once_slow), restart=None), SingleEnv(after)]
+        loop = core.StepLoop(envs, run, packer, np.ones(count, np.bool_))
+        before = signal.signal(signal.SIGVTALRM, told)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.02)
+        try:
+            with pytest.raises(InterruptedError, match="stop"):
+                loop.step()
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, before)
+        assert not after.given
+
+
 def test_an_interrupt_within_a_value_is_not_lost():
     class Once:
         calls = 0
@@ -248,7 +279,7 @@ def test_action_columns_agree(seed):
     batch = np.stack([np.asarray(space.sample()) for _ in range(count)])
     if rng.random() < 0.5:
         place = tuple(rng.integers(0, size) for size in batch.shape)
-        with suppress(ValueError, OverflowError):
+        with suppress(ValueError, OverflowError, DeprecationWarning):
             batch[place] = pick(rng, 77, 3, -1, -2, float("nan"), float("inf"))
     forms = [lambda: batch] * 6
     forms += [lambda: batch[..., None], batch.tolist, lambda: batch[::-1], lambda: batch.astype(np.int32)]

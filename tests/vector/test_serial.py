@@ -1,3 +1,4 @@
+from dataclasses import dataclass
 from functools import partial
 
 import gymnasium
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 import shoal
+from shoal import AutoresetMode
 from shoal.errors import ArgumentError, ResetNeeded
 from shoal.testing import CrashEnv, SampleEnv, SentinelEnv
 from shoal.testing.contract import difference
@@ -291,3 +293,62 @@ def test_final_obs_is_flat_when_the_vec_is():
         vec.reset(seed=0)
         infos = vec.step([0])[-1]
         assert infos["final_obs"][0] in vec.single_observation_space
+
+
+def test_envs_may_share_an_info():
+    shared = {"id": 0, "world": np.zeros(2), "deep": {"id": np.zeros(1)}}
+
+    class Sharer(SampleEnv):
+        def __init__(self, number):
+            super().__init__(sp.Discrete(2), sp.Discrete(2))
+            self.number = number
+
+        def step(self, action):
+            obs, reward, _, _, _ = super().step(action)
+            shared["id"] = self.number
+            shared["world"][:] = shared["deep"]["id"][:] = self.number
+            return obs, reward, False, False, shared
+
+    with shoal.Serial([partial(Sharer, number) for number in (1, 2, 3)]) as vec:
+        vec.reset(seed=0)
+        infos = vec.step([0, 0, 0])[-1]
+        assert infos["id"].tolist() == [1, 2, 3]
+        assert infos["world"].tolist() == [[1, 1], [2, 2], [3, 3]]
+        assert infos["deep"]["id"].tolist() == [[1], [2], [3]]
+
+
+def test_an_exception_that_refuses_notes_comes_out_all_the_same():
+    @dataclass(frozen=True)
+    class Frozen(Exception):
+        code: int
+
+    class Raises(SampleEnv):
+        def step(self, action):
+            raise Frozen(7)
+
+    with shoal.Serial(partial(Raises, sp.Discrete(2), sp.Discrete(2))) as vec:
+        vec.reset(seed=0)
+        with pytest.raises(Frozen, match="7"):
+            vec.step([0])
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ((0, 1.0, np.zeros(2), False, {}), r"terminated: expected a bool, got an array of shape \(2,\)"),
+        ((0, 1.0, False, np.zeros(2), {}), r"truncated: expected a bool, got an array of shape \(2,\)"),
+        ((0, 1.0, True, False, [1]), r"info: expected a dict, got a list"),
+        ((0, 1.0, False, False, np.zeros(2)), r"info: expected a dict, got an array of shape \(2,\)"),
+    ],
+    ids=["terminated", "truncated", "info at the end", "info"],
+)
+@pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.value)
+def test_flags_and_infos_that_are_none_are_refused(result, text, mode):
+    class Returns(SampleEnv):
+        def step(self, action):
+            return result
+
+    with shoal.Serial(partial(Returns, sp.Discrete(2), sp.Discrete(2)), autoreset_mode=mode) as vec:
+        vec.reset(seed=0)
+        with pytest.raises(shoal.errors.ObservationTypeError, match=rf"{text}.*step\(\) of env 0"):
+            vec.step([0])

@@ -28,24 +28,24 @@ class ActionReader {
         }
     }
 
-    // To be called before the first `read` of a step.
-    bool begin() {
-        if (is_plain_) return true;
-        // Text, OneOf and custom spaces are taken apart in Python, all rows at once.
+    // What `read` needs besides: for Text, OneOf and custom spaces, which are taken apart in Python, the actions
+    // of all rows. The caller's, not a member: an env may step the vec that it is part of, or try to.
+    Owned begin() const {
+        if (is_plain_ || bytes_.count == 0) return nb::none();
         try {
             nb::handle layout(layout_);
-            nb::object columns = layout.attr("columns")(nb::handle(rows_).attr("copy")(), nb::handle(objects_).attr("copy")());
-            batch_ = nb::list(layout.attr("root").attr("split")(columns, bytes_.count));
+            nb::object rows = nb::handle(rows_).attr("copy")(), objects = nb::handle(objects_).attr("copy")();
+            nb::object columns = layout.attr("columns")(rows, objects);
+            return nb::list(layout.attr("root").attr("split")(columns, bytes_.count));
         } catch (nb::python_error& error) {
             error.restore();
-            return false;
+            return Owned();
         }
-        return true;
     }
 
     // A new reference. An env may keep its action, so it never shares memory with the rows.
-    PyObject* read(npy_intp row) {
-        if (!is_plain_) return Py_NewRef(PyList_GET_ITEM(batch_.ptr(), row));
+    PyObject* read(npy_intp row, const Owned& batch) const {
+        if (!is_plain_) return Py_NewRef(PyList_GET_ITEM(batch.ptr(), row));
         if (!cache_.empty()) {
             npy_int64 number;
             std::memcpy(&number, bytes_.at(row, root_.place.offset), sizeof number);
@@ -55,7 +55,7 @@ class ActionReader {
         return read(root_, row);
     }
 
-    void end() { batch_.reset(); }
+    void clear() { bytes_.count = 0; }
 
    private:
     static bool is_plain(const Node& node) {
@@ -82,7 +82,7 @@ class ActionReader {
         }
     }
 
-    PyObject* read(const Node& node, npy_intp row) {
+    PyObject* read(const Node& node, npy_intp row) const {
         if (node.kind == Kind::dict) {
             Owned made = own(PyDict_New());
             for (std::size_t i = 0; made.is_valid() && i < node.keys.size(); ++i) {
@@ -119,7 +119,6 @@ class ActionReader {
     PyObject* layout_ = nullptr;
     PyObject* rows_ = nullptr;
     PyObject* objects_ = nullptr;
-    nb::object batch_;
 };
 
 // What is no number; only floats can be.
@@ -154,7 +153,7 @@ class ActionColumn {
     // The number of rows taken, or -1.
     npy_intp take(nb::handle batch, nb::handle needed) const {
         auto* array = reinterpret_cast<PyArrayObject*>(batch.ptr());
-        if (!check_ || !PyArray_CheckExact(batch.ptr()) || PyArray_DESCR(array) != dtype_ ||
+        if (!check_ || !PyArray_CheckExact(batch.ptr()) || !has_dtype(array, dtype_) ||
             !PyArray_IS_C_CONTIGUOUS(array) || PyArray_NDIM(array) != static_cast<int>(shape_.size()) ||
             std::memcmp(PyArray_DIMS(array), shape_.data(), shape_.size() * sizeof(npy_intp)) != 0)
             return -1;

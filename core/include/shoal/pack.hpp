@@ -70,7 +70,7 @@ class Packer {
     bool write_array(Node& node, npy_intp row, PyObject* value) {
         if (!PyArray_CheckExact(value)) return write_any(node, row, value);
         auto* array = reinterpret_cast<PyArrayObject*>(value);
-        if (PyArray_DESCR(array) != node.dtype || !PyArray_IS_C_CONTIGUOUS(array) || !has_shape(node, array))
+        if (!has_dtype(array, node.dtype) || !PyArray_IS_C_CONTIGUOUS(array) || !has_shape(node, array))
             return write_any(node, row, value);
         // Not memcpy: an env could hand out a view of its own row.
         std::memmove(bytes_.at(row, node.place.offset), PyArray_DATA(array), node.place.nbytes);
@@ -102,16 +102,46 @@ class Packer {
         Owned made = own(PyArray_FromAny(value, nullptr, 0, 0, 0, nullptr));
         if (!made.is_valid()) return forget_error() && ask_twin(node, row, value);
         auto* array = reinterpret_cast<PyArrayObject*>(made.ptr());
-        // Integers must keep their value, which the twin looks at one by one.
-        const bool integers = PyArray_ISINTEGER(array) && PyTypeNum_ISINTEGER(node.dtype->type_num);
-        const NPY_CASTING casting = integers ? NPY_SAFE_CASTING : NPY_SAME_KIND_CASTING;
-        if (!has_shape(node, array) || !PyArray_CanCastTypeTo(PyArray_DESCR(array), node.dtype, casting))
+        if (!has_shape(node, array)) return ask_twin(node, row, value);
+        if (PyArray_ISINTEGER(array) && PyTypeNum_ISINTEGER(node.dtype->type_num) &&
+            !PyArray_CanCastTypeTo(PyArray_DESCR(array), node.dtype, NPY_SAFE_CASTING))
+            return write_narrowed(node, row, value, array);
+        if (!PyArray_CanCastTypeTo(PyArray_DESCR(array), node.dtype, NPY_SAME_KIND_CASTING))
             return ask_twin(node, row, value);
+        return copy_into_row(node, row, array).is_valid();
+    }
+
+    // Integers into a dtype that may be too small for them. They are written, and must read back the same.
+    bool write_narrowed(Node& node, npy_intp row, PyObject* value, PyArrayObject* array) {
+        // Python's own ints have no dtype to speak of: they fit if their value does.
+        const bool untyped = !PyArray_Check(value) && !PyArray_IsScalar(value, Generic);
+        const bool castable =
+            untyped || PyArray_CanCastTypeTo(PyArray_DESCR(array), node.dtype, NPY_SAME_KIND_CASTING);
+        // Large unsigned numbers read back the same after they have turned negative.
+        const bool telling = PyArray_ITEMSIZE(array) > PyDataType_ELSIZE(node.dtype) &&
+                             (PyArray_ISSIGNED(array) || PyTypeNum_ISUNSIGNED(node.dtype->type_num));
+        if (!castable || !telling) return ask_twin(node, row, value);
+        Owned written = copy_into_row(node, row, array);
+        Owned back = own(written.is_valid() ? PyArray_NewLikeArray(array, NPY_CORDER, nullptr, 0) : nullptr);
+        Owned asked = own(back.is_valid() ? PyArray_FromArray(array, nullptr, NPY_ARRAY_CARRAY_RO) : nullptr);
+        if (!asked.is_valid()) return false;
+        auto* read = reinterpret_cast<PyArrayObject*>(back.ptr());
+        auto* wanted = reinterpret_cast<PyArrayObject*>(asked.ptr());
+        if (PyArray_CopyInto(read, reinterpret_cast<PyArrayObject*>(written.ptr())) < 0) return false;
+        const auto nbytes = static_cast<std::size_t>(PyArray_NBYTES(wanted));
+        if (std::memcmp(PyArray_DATA(read), PyArray_DATA(wanted), nbytes) != 0) return ask_twin(node, row, value);
+        return true;
+    }
+
+    // The field as an array, after `array` was copied into it; null if that failed.
+    Owned copy_into_row(const Node& node, npy_intp row, PyArrayObject* array) const {
         Py_INCREF(node.dtype);
         Owned view = own(PyArray_NewFromDescr(
             &PyArray_Type, node.dtype, static_cast<int>(node.shape.size()), node.shape.data(), nullptr,
             bytes_.at(row, node.place.offset), NPY_ARRAY_CARRAY, nullptr));
-        return view.is_valid() && PyArray_CopyInto(reinterpret_cast<PyArrayObject*>(view.ptr()), array) == 0;
+        if (view.is_valid() && PyArray_CopyInto(reinterpret_cast<PyArrayObject*>(view.ptr()), array) < 0)
+            view.reset();
+        return view;
     }
 
     bool write_text(Node& node, npy_intp row, PyObject* value) {
@@ -146,8 +176,12 @@ class Packer {
 
     bool write_tuple(Node& node, npy_intp row, PyObject* value) {
         const auto size = static_cast<Py_ssize_t>(node.keys.size());
-        if (PyList_CheckExact(value) && PyList_GET_SIZE(value) == size) return write_items(node, row, value);
-        if (!PyTuple_CheckExact(value) || PyTuple_GET_SIZE(value) != size) return ask_twin(node, row, value);
+        if (!PyTuple_CheckExact(value)) {
+            if (!PyTuple_Check(value) && !PyList_Check(value)) return ask_twin(node, row, value);
+            if (PyObject_Size(value) != size) return forget_error() && ask_twin(node, row, value);
+            return write_items(node, row, value);
+        }
+        if (PyTuple_GET_SIZE(value) != size) return ask_twin(node, row, value);
         for (Py_ssize_t i = 0; i < size; ++i)
             if (!write(node.children[i], row, PyTuple_GET_ITEM(value, i))) return false;
         return true;
@@ -194,7 +228,7 @@ class Packer {
 
     // The twin will raise it again; but not Ctrl-C, which comes only once.
     static bool forget_error() {
-        if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
+        if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return false;
         PyErr_Clear();
         return true;
     }

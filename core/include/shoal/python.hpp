@@ -48,7 +48,7 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
 
 template <typename T>
 int clear(PyObject* self) {
-    nb::inst_ptr<T>(self)->clear();
+    if (nb::inst_ready(self)) nb::inst_ptr<T>(self)->clear();
     return 0;
 }
 
@@ -58,6 +58,12 @@ inline const PyType_Slot collectable[] = {
     {Py_tp_clear, reinterpret_cast<void*>(clear<T>)},
     {0, nullptr},
 };
+
+// By its number and byte order, not its identity: arrays that were pickled have a dtype object of their own.
+inline bool has_dtype(PyArrayObject* array, PyArray_Descr* dtype) {
+    return PyArray_DESCR(array) == dtype ||
+           (PyArray_TYPE(array) == dtype->type_num && PyArray_ISNOTSWAPPED(array));
+}
 
 // The data of a column with one number per row. `type` is NumPy's number of T.
 template <typename T>

@@ -15,12 +15,14 @@ namespace shoal {
 struct Method {
     PyObject* function = nullptr;
     PyObject* self = nullptr;
+    bool is_python = false;
 
     explicit Method(PyObject* callable) : function(callable) {
         if (PyMethod_Check(callable)) {
             function = PyMethod_GET_FUNCTION(callable);
             self = PyMethod_GET_SELF(callable);
         }
+        is_python = PyFunction_Check(function);
     }
 
     PyObject* operator()(PyObject* argument) const {
@@ -61,6 +63,7 @@ class StepLoop {
         five_ = holder.hold(results.attr("five"));
         number_ = holder.hold(results.attr("number"));
         checked_ = holder.hold(results.attr("checked"));
+        flag_ = holder.hold(results.attr("flag"));
         final_ = holder.hold(results.attr("final"));
         to_raise_ = holder.hold(nb::module_::import_("shoal._core._faults").attr("to_raise"));
         time_limit_ = holder.hold(nb::str("TimeLimit.truncated"));
@@ -68,32 +71,35 @@ class StepLoop {
 
     nb::object step() {
         Owned infos = own(PyList_New(0));
-        if (!infos.is_valid() || !actions_.begin()) nb::raise_python_error();
+        Owned actions = actions_.begin();
+        if (!infos.is_valid() || !actions.is_valid()) nb::raise_python_error();
         for (npy_intp row = 0; row < count_; ++row) {
-            verb_ = "step";
-            if (!(mask_[row] ? act(row, infos.ptr()) : restart(row, infos.ptr()))) {
-                actions_.end();
-                fail(row);
+            const char* verb = "step";  // what the env is doing, should it fail
+            if (mask_[row]) {
+                Owned action = own(actions_.read(row, actions));
+                if (!action.is_valid() || !act(row, action.ptr(), infos.ptr(), verb)) fail(row, verb);
+            } else if (!restart(row, infos.ptr(), verb)) {
+                fail(row, verb);
             }
         }
-        actions_.end();
         return infos;
     }
 
     void clear() {
         count_ = 0;
-        actions_.end();
+        actions_.clear();
         holder.release();
     }
 
     Holder holder;
 
    private:
-    bool act(npy_intp row, PyObject* infos) {
-        Owned action = own(actions_.read(row));
-        if (!action.is_valid()) return false;
-        Owned tuple = own(steps_[static_cast<std::size_t>(row)](action.ptr()));
+    bool act(npy_intp row, PyObject* action, PyObject* infos, const char*& verb) {
+        const Method& step = steps_[static_cast<std::size_t>(row)];
+        Owned tuple = own(step(action));
         if (!tuple.is_valid()) return false;
+        // Ctrl-C: functions in Python look for it themselves.
+        if (!step.is_python && PyErr_CheckSignals() < 0) return false;
         if (!PyTuple_CheckExact(tuple.ptr()) || PyTuple_GET_SIZE(tuple.ptr()) != 5) {
             tuple = own(five(tuple.ptr()));
             if (!tuple.is_valid()) return false;
@@ -103,9 +109,9 @@ class StepLoop {
         if (!packer_->write(row, obs)) return false;
         double reward = 0.0;
         if (!to_number(PyTuple_GET_ITEM(tuple.ptr(), 1), &reward)) return false;
-        const int terminated = is_true(PyTuple_GET_ITEM(tuple.ptr(), 2));
+        const int terminated = is_true(PyTuple_GET_ITEM(tuple.ptr(), 2), "terminated");
         if (terminated < 0) return false;
-        const int truncated = is_true(PyTuple_GET_ITEM(tuple.ptr(), 3));
+        const int truncated = is_true(PyTuple_GET_ITEM(tuple.ptr(), 3), "truncated");
         if (truncated < 0) return false;
         const bool ended = terminated || truncated;
 
@@ -126,18 +132,18 @@ class StepLoop {
         Owned number = own(PyLong_FromSsize_t(row));
         PyObject* arguments[] = {run_, number.ptr(), obs, info};
         Owned last = own(number.is_valid() ? PyObject_Vectorcall(final_, arguments, 4, nullptr) : nullptr);
-        return last.is_valid() && append(row, last.ptr(), infos) && begin_episode(row, infos);
+        return last.is_valid() && append(row, last.ptr(), infos) && begin_episode(row, infos, verb);
     }
 
-    bool restart(npy_intp row, PyObject* infos) {
+    bool restart(npy_intp row, PyObject* infos, const char*& verb) {
         rewards_[row] = 0.0;
         terminations_[row] = truncations_[row] = NPY_FALSE;
         resets_[row] = mask_[row] = beginning_[row] = NPY_TRUE;
-        return begin_episode(row, infos);
+        return begin_episode(row, infos, verb);
     }
 
-    bool begin_episode(npy_intp row, PyObject* infos) {
-        verb_ = "reset";
+    bool begin_episode(npy_intp row, PyObject* infos, const char*& verb) {
+        verb = "reset";
         Owned pair = own(restarts_[static_cast<std::size_t>(row)](nullptr));
         if (!pair.is_valid()) return false;
         if (!PyTuple_CheckExact(pair.ptr()) || PyTuple_GET_SIZE(pair.ptr()) != 2) {
@@ -154,13 +160,13 @@ class StepLoop {
             !PyDict_CheckExact(PyTuple_GET_ITEM(result, 3)))
             return PyObject_CallOneArg(five_, result);
         PyObject* info = PyTuple_GET_ITEM(result, 3);
-        const int done = is_true(PyTuple_GET_ITEM(result, 2));
+        const int done = is_true(PyTuple_GET_ITEM(result, 2), "done");
         if (done < 0) return nullptr;
         int truncated = 0;
         if (done) {
             PyObject* limit = PyDict_GetItemWithError(info, time_limit_);
             if (!limit && PyErr_Occurred()) return nullptr;
-            truncated = limit ? is_true(limit) : 0;
+            truncated = limit ? PyObject_IsTrue(limit) : 0;
             if (truncated < 0) return nullptr;
         }
         return PyTuple_Pack(5, PyTuple_GET_ITEM(result, 0), PyTuple_GET_ITEM(result, 1),
@@ -168,7 +174,7 @@ class StepLoop {
     }
 
     bool to_number(PyObject* reward, double* number) const {
-        if (PyFloat_Check(reward)) {  // also np.float64
+        if (PyFloat_CheckExact(reward) || PyArray_IsScalar(reward, Double)) {
             *number = PyFloat_AS_DOUBLE(reward);
             return true;
         }
@@ -183,18 +189,39 @@ class StepLoop {
         return *number != -1.0 || !PyErr_Occurred();
     }
 
-    static int is_true(PyObject* flag) {
+    int is_true(PyObject* flag, const char* name) const {
         if (flag == Py_False) return 0;
         if (flag == Py_True) return 1;
-        return PyObject_IsTrue(flag);
+        const int set = PyObject_IsTrue(flag);
+        if (set >= 0 || !PyErr_ExceptionMatches(PyExc_Exception)) return set;
+        PyErr_Clear();
+        Owned text = own(PyUnicode_FromString(name));
+        PyObject* arguments[] = {flag, text.ptr()};
+        Owned made = own(text.is_valid() ? PyObject_Vectorcall(flag_, arguments, 2, nullptr) : nullptr);
+        return made.is_valid() ? made.ptr() == Py_True : -1;
     }
 
     bool keep_info(npy_intp row, PyObject* info, PyObject* infos) const {
-        if (PyDict_CheckExact(info)) return PyDict_GET_SIZE(info) == 0 || append(row, info, infos);
-        const int any = PyObject_IsTrue(info);
-        if (any <= 0) return any == 0;
-        Owned dict = own(PyObject_CallOneArg(checked_, info));
-        return dict.is_valid() && append(row, dict.ptr(), infos);
+        Owned dict = PyDict_CheckExact(info) ? nb::borrow(info) : own(PyObject_CallOneArg(checked_, info));
+        if (!dict.is_valid()) return false;
+        if (PyDict_GET_SIZE(dict.ptr()) == 0) return true;
+        Owned copy = own(kept(dict.ptr()));
+        return copy.is_valid() && append(row, copy.ptr(), infos);
+    }
+
+    // A copy of dicts and arrays, because the infos are looked at when all envs have stepped, and envs may share
+    // an info, or write into it again.
+    static PyObject* kept(PyObject* value) {
+        if (PyArray_Check(value)) return PyArray_NewCopy(reinterpret_cast<PyArrayObject*>(value), NPY_KEEPORDER);
+        if (!PyDict_Check(value)) return Py_NewRef(value);
+        Owned copy = own(PyDict_Copy(value));
+        PyObject *key = nullptr, *part = nullptr;
+        for (Py_ssize_t at = 0; copy.is_valid() && PyDict_Next(value, &at, &key, &part);) {
+            if (!PyDict_Check(part) && !PyArray_Check(part)) continue;
+            Owned own_part = own(kept(part));
+            if (!own_part.is_valid() || PyDict_SetItem(copy.ptr(), key, own_part.ptr()) < 0) return nullptr;
+        }
+        return copy.release().ptr();
     }
 
     static bool append(npy_intp row, PyObject* info, PyObject* infos) {
@@ -204,10 +231,10 @@ class StepLoop {
     }
 
     // An env's exception goes on as it is, with a note which env it was; a misfit becomes an error of ours.
-    [[noreturn]] void fail(npy_intp row) const {
+    [[noreturn]] void fail(npy_intp row, const char* verb) const {
         nb::python_error raised;  // takes the error that is set
         if (PyErr_GivenExceptionMatches(raised.value().ptr(), PyExc_Exception)) {  // not Ctrl-C
-            nb::object error = nb::handle(to_raise_)(raised.value(), first_env_ + row, verb_);
+            nb::object error = nb::handle(to_raise_)(raised.value(), first_env_ + row, verb);
             if (!error.is(raised.value())) {
                 PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
                 nb::raise_python_error();
@@ -223,11 +250,10 @@ class StepLoop {
     std::vector<Method> steps_, restarts_;
     npy_intp first_env_ = 0;
     bool same_step_ = false;
-    const char* verb_ = "step";  // what the env was doing, should it fail
     double *rewards_, *returns_;
     npy_int64* lengths_;
     npy_bool *terminations_, *truncations_, *mask_, *resets_, *beginning_;
-    PyObject *five_, *number_, *checked_, *final_, *to_raise_, *time_limit_;
+    PyObject *five_, *number_, *flag_, *checked_, *final_, *to_raise_, *time_limit_;
 };
 
 }  // namespace shoal

@@ -21,6 +21,7 @@ class Transitions {
 
     // (rewards, terminations, truncations, number of episodes that ended)
     nb::object copy() const {
+        if (count_ == 0) throw std::runtime_error("the arena is gone");
         npy_intp ended = 0;
         for (npy_intp row = 0; row < count_; ++row) ended += terminated_[row] | truncated_[row];
         Owned made = own(PyTuple_New(4));

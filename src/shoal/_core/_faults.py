@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from shoal.errors import ObservationError
 from shoal.fields import Misfit, where
 
@@ -16,7 +18,8 @@ def observation_error(misfit: Misfit, env: int, verb: str) -> ObservationError:
 
 def name_env(error: Exception, env: int, verb: str) -> None:
     """Note on an env's own exception where it came from; it stays what it is."""
-    error.add_note(f"raised by {verb}() of env {env}")
+    with suppress(Exception):  # an exception may refuse notes, a frozen dataclass say
+        error.add_note(f"raised by {verb}() of env {env}")
 
 
 def to_raise(error: Exception, env: int, verb: str) -> Exception:

@@ -11,8 +11,8 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal._core._faults import name_env, observation_error
-from shoal._core._results import checked, final, five, number
-from shoal._core.run import Infos, Run
+from shoal._core._results import checked, final, five, flag, number
+from shoal._core.run import Infos, Run, keep
 from shoal.buffers import Arena, count_true
 from shoal.fields import Branch, Choice, Kind, Leaf, Misfit, Node, describe
 from shoal.layout import Layout, Rows
@@ -190,7 +190,7 @@ class StepLoop:
                     else:
                         write(row, obs)
                     rewards[row] = reward if type(reward) is float else number(reward)
-                    terminated, truncated = bool(terminated), bool(truncated)
+                    terminated, truncated = flag(terminated, "terminated"), flag(truncated, "truncated")
                     if terminated or truncated:
                         ended.append(row)
                         arena.terminations[row], arena.truncations[row] = terminated, truncated
@@ -204,8 +204,10 @@ class StepLoop:
                     verb = "reset"
                     obs, info = self._restarts[row]()
                     write(row, obs)
+                if type(info) is not dict:
+                    info = checked(info)
                 if info:
-                    infos.append((row, checked(info)))
+                    infos.append((row, keep(info)))
                 verb = "step"
         except Misfit as misfit:
             raise observation_error(misfit, self._run.first_env + row, verb) from None
@@ -256,9 +258,9 @@ class ActionColumn:
             How many rows were written; -1 if any is not to be taken: the column may then be half written.
         """
         column, count = self._column, count_true(needed)
-        if type(batch) is not np.ndarray or batch.dtype is not column.dtype or batch.shape != column.shape:
+        if type(batch) is not np.ndarray or batch.shape != column.shape:
             return -1
-        if not batch.flags.c_contiguous:
+        if batch.dtype.num != column.dtype.num or not batch.dtype.isnative or not batch.flags.c_contiguous:
             return -1
         if count == len(needed):
             column[...] = taken = batch

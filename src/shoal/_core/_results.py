@@ -21,9 +21,10 @@ def five(result: Any) -> Any:
     if len(result) == 5:
         return tuple(result)
     obs, reward, done, info = result
-    info = checked(info or {})
-    truncated = bool(done) and bool(info.get("TimeLimit.truncated", False))
-    return obs, reward, bool(done) and not truncated, truncated, info
+    info = checked(info)
+    done = flag(done, "done")
+    truncated = done and bool(info.get("TimeLimit.truncated", False))
+    return obs, reward, done and not truncated, truncated, info
 
 
 def number(reward: Any) -> float:
@@ -37,17 +38,25 @@ def number(reward: Any) -> float:
     return float(array.item())
 
 
+def flag(value: Any, name: str) -> bool:
+    """Whether a flag of any type is set."""
+    try:
+        return bool(value)
+    except Exception:
+        raise Misfit((), f"expected a bool, got {describe(value)}", root=name, is_type=True) from None
+
+
 def checked(info: Any) -> dict[str, Any]:
-    """An info that really is one."""
+    """An info that really is one; None stands for an empty one."""
     if isinstance(info, dict):
         return info
-    if not isinstance(info, Mapping):
+    if info is not None and not isinstance(info, Mapping):
         raise Misfit((), f"expected a dict, got {describe(info)}", root="info", is_type=True)
-    return dict(info)
+    return dict(info or {})
 
 
 def final(run: Run, row: int, obs: Any, info: Any) -> dict[str, Any]:
     """Under SAME_STEP: what the reset that follows would write over."""
     # Copied, because an env may reuse its buffer for the first observation of the next episode.
     obs = run.observation.flat(run.arena.observations)[row].copy() if run.flat else deepcopy(obs)
-    return {"final_obs": obs, "final_info": keep(info)}
+    return {"final_obs": obs, "final_info": keep(checked(info))}

@@ -43,7 +43,7 @@ class Run:
 
 
 def keep(info: Any) -> Any:
-    """An info whose arrays a later reset cannot change any more."""
+    """A copy of an info and its arrays, which an env may share with others or write into again."""
     if isinstance(info, dict):
         return {key: keep(value) for key, value in info.items()}
     return info.copy() if isinstance(info, np.ndarray) else info

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shoal._core import Packer, StepLoop
 from shoal._core._faults import name_env, observation_error
 from shoal._core._results import checked
-from shoal._core.run import Infos, Run, begin_episodes
+from shoal._core.run import Infos, Run, begin_episodes, keep
 from shoal.fields import Misfit
 
 
@@ -68,7 +68,7 @@ class Stepper:
                     obs, info = env.reset(seeds[row], options)
                     self._packer.write(row, obs)
                     if info:
-                        infos.append((row, checked(info)))
+                        infos.append((row, keep(checked(info))))
         except Misfit as misfit:
             raise observation_error(misfit, self._run.first_env + row, "reset") from None
         except Exception as error:

@@ -151,7 +151,7 @@ class InPlaceStepper:
             expected = f"expected nothing, an info or a list of up to {self._agents}"
             self._refuse(index, verb, f"{verb}()", f"{expected}, got {describe(said)}", is_type=True)
         first = index * self._agents
-        return [(first + agent, info) for agent, info in enumerate(infos) if info]
+        return [(first + agent, keep(info)) for agent, info in enumerate(infos) if info]
 
     def _refuse(self, index: int, verb: str, root: str, problem: str, *, is_type: bool = False) -> None:
         misfit = Misfit((), problem, root=root, is_type=is_type)

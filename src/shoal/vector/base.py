@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from gymnasium import Space
@@ -44,18 +44,21 @@ from shoal.vector.infos import merge_infos
 from shoal.vector.spaces import VecSpaces
 from shoal.vector.statistics import EpisodeClock, Stats
 
+Result = TypeVar("Result")
+
 
 class State(Enum):
     """Where a vec is between its verbs."""
 
     READY = "ready"
+    MOVING = "moving"  # inside a backend's verb; an env, or another thread, may call from there
     PENDING = "pending"  # sent, not received
-    FAILED = "failed"  # while envs move, and ever after if one raises: rows of different moments
+    FAILED = "failed"  # an env raised, or Ctrl-C came: rows of different moments
     CLOSED = "closed"
 
 
 # By their names in the module: looking a member up in its Enum takes longer than to step a small env.
-READY, PENDING, FAILED, CLOSED = State
+READY, MOVING, PENDING, FAILED, CLOSED = State
 
 
 class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
@@ -214,7 +217,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         options: dict[str, Any] | None = None,
     ) -> None:
         """Begin what `reset` does; `recv` gives the rows. What was under way before is dropped."""
-        self._check_open()
+        self._check_still("async_reset")
         chosen, rest = reset_mask_of(options, self.num_envs, self._stride)
         if self._state is FAILED and not chosen.all():
             raise ResetNeeded(_FAILED)
@@ -225,12 +228,10 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             )
         seeds = self._seeds(self._next_seed if seed is None else seed)
         self._drop_pending()
-        self._state = FAILED
-        self._begin_reset(chosen, seeds, rest)
+        self._pending = "reset"
+        self._move(lambda: self._begin_reset(chosen, seeds, rest), PENDING)
         self._next_seed = None
         self._never_reset &= ~chosen
-        self._state = PENDING
-        self._pending = "reset"
         if self._clock is not None:
             self._clock.restart(np.repeat(chosen, self.agents_per_env))
 
@@ -253,14 +254,12 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         if acting < self.num_rows and self.autoreset_mode is AutoresetMode.DISABLED:
             self._refuse_finished(self._mask)
         self._stats.begin(acting)
-        self._state = FAILED  # until it has succeeded
-        self._begin_step()
-        self._state = PENDING
         self._pending = "step"
+        self._move(self._begin_step, PENDING)
 
     def recv(self) -> Batch:
         """Receive the rows of what `send` or `async_reset` began: the second half of `step`."""
-        self._check_open()
+        self._check_still("recv")
         if self._state is FAILED:
             raise ResetNeeded(_FAILED)
         if self._state is not PENDING:
@@ -359,7 +358,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         Raises:
             SnapshotError: If it is of another shape.
         """
-        self._check_open()
+        self._check_still("restore")
         if not isinstance(snapshot, dict) or "kind" not in snapshot:
             raise SnapshotError("expected what snapshot() returned, got something else")
         for name, ours in self._kind().items():
@@ -367,14 +366,13 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             if theirs != ours:
                 raise SnapshotError(f"the snapshot is of a vec with another {name}: {theirs}, not {ours}")
         self._drop_pending()
-        self._state = FAILED  # until it has succeeded
-        self._thaw(snapshot["envs"])
+        self._pending = "restore"
+        self._move(lambda: self._thaw(snapshot["envs"]), READY)
         self._arena.load(snapshot["arena"])
         self._never_reset[:] = snapshot["never_reset"]
         self._next_seed = snapshot["next_seed"]
         if self._clock is not None and snapshot["clock"] is not None:
             self._clock.load(snapshot["clock"])
-        self._state = READY
 
     def _kind(self) -> dict[str, Any]:
         """What a snapshot and the vec it is put into must have in common."""
@@ -420,13 +418,25 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
 
     # -- inside ----------------------------------------------------------------------------------------
 
+    def _move(self, verb: Callable[[], Result], then: State) -> Result:
+        """Let the backend move the envs. The vec is in the state `then` afterwards, or has failed."""
+        self._state = MOVING
+        try:
+            result = verb()
+        except BaseException:
+            if self._state is MOVING:
+                self._state = FAILED
+            raise
+        if self._state is not MOVING:
+            raise Closed("the vec was closed while its envs were moving")
+        self._state = then
+        return result
+
     def _receive(
         self,
     ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
         """Wait for what is under way: infos, rewards, terminations and truncations, to be kept."""
-        self._state = FAILED
-        pairs = self._finish()
-        self._state = READY
+        pairs = self._move(self._finish, READY)
         if self._unchecked:
             self._check_bounds()
         infos = merge_infos(pairs, self.num_rows) if pairs else {}
@@ -448,9 +458,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
 
     def _drop_pending(self) -> None:
         if self._state is PENDING:
-            self._state = FAILED
-            self._finish()
-            self._state = READY
+            self._move(self._finish, READY)
 
     def _observer(self) -> Callable[[], Any]:
         """How the caller gets the observations: flat or in their own form, as copies or views."""
@@ -486,8 +494,14 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         if self._state is CLOSED:
             raise Closed("the vec has been closed: make a new one")
 
-    def _check_idle(self, verb: str) -> None:
+    def _check_still(self, verb: str) -> None:
         self._check_open()
+        if self._state is MOVING:
+            problem = f"the envs are moving: {verb}() was called by an env, or by another thread"
+            raise AlreadyPending(f"{problem}. Call it when their {self._pending} is over.", verb)
+
+    def _check_idle(self, verb: str) -> None:
+        self._check_still(verb)
         if self._state is PENDING:
             problem = f"a {self._pending} is under way: call recv() before {verb}()"
             raise AlreadyPending(problem, self._pending)
