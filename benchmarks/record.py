@@ -60,9 +60,10 @@ def result(
 
 
 def default_path(content: dict[str, Any]) -> Path:
-    """By date and commit; the set is part of the name, or a quick run would replace a full one."""
+    """By time, commit and set: no run replaces another."""
     dirty = "-dirty" if content["dirty"] else ""
-    return RESULTS / f"{content['created'][:10]}-{content['commit']}{dirty}-{content['set']}.json"
+    time = content["created"][:19].replace(":", "")
+    return RESULTS / f"{time}-{content['commit']}{dirty}-{content['set']}.json"
 
 
 def save(content: dict[str, Any], path: Path) -> None:

@@ -58,7 +58,10 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[Case], Setting
     except UnknownName as error:
         parser.error(str(error))
     if not cases:
-        parser.error(f"the set {args.set!r} has no such env and number of envs")
+        parser.error(
+            f"the set {args.set!r} does not measure that. Leave the set away to measure what you like: "
+            "benchmarks/run.py --env NAME --num-envs N"
+        )
     settings = SETTINGS[args.set or "custom"]
     changes = {"rounds": args.rounds, "cycles": args.slices}
     if args.slice_ms is not None:

@@ -69,7 +69,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--env", default="CartPole-v1", help=f"any Gymnasium id, or one of {', '.join(NOTHING)}"
+        "--env",
+        default="CartPole-v1",
+        help=f"a Gymnasium id (module:id too), or one of {', '.join(NOTHING)}",
     )
     parser.add_argument("--num-envs", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=8.0)
@@ -78,8 +80,8 @@ def main() -> None:
         parser.error("--num-envs and --seconds must be positive")
     if args.env not in NOTHING:
         try:
-            gymnasium.spec(args.env)
-        except gymnasium.error.Error as error:
+            gymnasium.make(args.env).close()
+        except (gymnasium.error.Error, ImportError) as error:
             parser.error(f"--env: {error}")
 
     def create() -> gymnasium.Env:

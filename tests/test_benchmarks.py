@@ -175,7 +175,7 @@ def test_success_is_exit_code_0(tmp_path):
         (["--contestants", "bare@nul"], "no env 'nul': did you mean 'null'"),
         (["--slice-ms", "200"], "--slice-ms: at most 100"),
         (["--num-envs", "0"], "expected a positive number, got 0"),
-        (["quick", "--num-envs", "7"], "the set 'quick' has no such env and number of envs"),
+        (["quick", "--num-envs", "7"], "the set 'quick' does not measure that"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message):

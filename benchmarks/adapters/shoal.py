@@ -10,6 +10,7 @@ PACKAGES = ("shoal",)
 CONTESTANTS = {
     "shoal.Serial": {"backend": "Serial", "copy": False},
     "shoal.Serial copy": {"backend": "Serial", "copy": True},
+    "shoal.Serial flat": {"backend": "Serial", "copy": False, "flat": True},
     "shoal.Serial stats": {"backend": "Serial", "copy": False, "episode_stats": True},
 }
 
