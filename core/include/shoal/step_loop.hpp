@@ -15,20 +15,21 @@ namespace shoal {
 struct Method {
     PyObject* function = nullptr;
     PyObject* self = nullptr;
-    bool is_python = false;
+    vectorcallfunc python = nullptr;  // what runs the function, if it is written in Python
 
     explicit Method(PyObject* callable) : function(callable) {
         if (PyMethod_Check(callable)) {
             function = PyMethod_GET_FUNCTION(callable);
             self = PyMethod_GET_SELF(callable);
         }
-        is_python = PyFunction_Check(function);
+        if (PyFunction_Check(function)) python = PyVectorcall_Function(function);
     }
 
     PyObject* operator()(PyObject* argument) const {
         PyObject* arguments[] = {self, argument};
-        if (self) return PyObject_Vectorcall(function, arguments, argument ? 2 : 1, nullptr);
-        return PyObject_Vectorcall(function, arguments + 1, argument ? 1 : 0, nullptr);
+        PyObject* const* first = self ? arguments : arguments + 1;
+        const std::size_t count = (self ? 1 : 0) + (argument ? 1 : 0);
+        return (python ? python : PyObject_Vectorcall)(function, first, count, nullptr);
     }
 };
 
@@ -99,7 +100,7 @@ class StepLoop {
         Owned tuple = own(step(action));
         if (!tuple.is_valid()) return false;
         // Ctrl-C: functions in Python look for it themselves.
-        if (!step.is_python && PyErr_CheckSignals() < 0) return false;
+        if (!step.python && PyErr_CheckSignals() < 0) return false;
         if (!PyTuple_CheckExact(tuple.ptr()) || PyTuple_GET_SIZE(tuple.ptr()) != 5) {
             tuple = own(five(tuple.ptr()));
             if (!tuple.is_valid()) return false;

@@ -4,8 +4,9 @@
       worker           arena            recv()          flat rows             tensors
 
 This file is the parent's side of that path: the verbs, their order, what they accept and what they return.
-A backend decides only where the envs run: by `_begin_reset`, `_begin_step` and `_finish`, and by the calls
-that reach into the envs (`_call`, `_set_attr`, `_render`, `_freeze`, `_thaw`, `_shut`).
+A backend decides only where the envs run: by `_begin_reset`, `_begin_step` and `_finish` (which is not called
+where the infos were there at once), and by the calls that reach into the envs (`_call`, `_set_attr`, `_render`,
+`_freeze`, `_thaw`, `_shut`).
 """
 
 from __future__ import annotations
@@ -126,6 +127,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         self._never_reset = np.ones(self._total_envs, np.bool_)
         self._clock = EpisodeClock(self.num_rows) if episode_stats else None
         self._stats = Stats()
+        self._arrived: Infos | None = None  # what was begun and is there already
         if seed is not None:
             if not isinstance(seed, (int, np.integer)):
                 raise ArgumentTypeError(f"seed: expected an integer, got {seed!r}; reset() takes lists")
@@ -140,10 +142,10 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         chosen: NDArray[np.bool_],
         seeds: Sequence[int | None],
         options: dict[str, Any] | None,
-    ) -> None:
+    ) -> Infos | None:
         raise NotImplementedError
 
-    def _begin_step(self) -> None:
+    def _begin_step(self) -> Infos | None:
         raise NotImplementedError
 
     def _finish(self) -> Infos:
@@ -229,7 +231,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         seeds = self._seeds(self._next_seed if seed is None else seed)
         self._drop_pending()
         self._pending = "reset"
-        self._move(lambda: self._begin_reset(chosen, seeds, rest), PENDING)
+        self._arrived = self._move(lambda: self._begin_reset(chosen, seeds, rest), PENDING)
         self._next_seed = None
         self._never_reset &= ~chosen
         if self._clock is not None:
@@ -255,7 +257,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             self._refuse_finished(self._mask)
         self._stats.begin(acting)
         self._pending = "step"
-        self._move(self._begin_step, PENDING)
+        self._arrived = self._move(self._begin_step, PENDING)
 
     def recv(self) -> Batch:
         """Receive the rows of what `send` or `async_reset` began: the second half of `step`."""
@@ -436,7 +438,11 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         self,
     ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
         """Wait for what is under way: infos, rewards, terminations and truncations, to be kept."""
-        pairs = self._move(self._finish, READY)
+        pairs = self._arrived
+        if pairs is None:
+            pairs = self._move(self._finish, READY)
+        else:
+            self._arrived, self._state = None, READY
         if self._unchecked:
             self._check_bounds()
         infos = merge_infos(pairs, self.num_rows) if pairs else {}
@@ -457,7 +463,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             self._unchecked.clear()
 
     def _drop_pending(self) -> None:
-        if self._state is PENDING:
+        if self._state is PENDING and self._arrived is None:
             self._move(self._finish, READY)
 
     def _observer(self) -> Callable[[], Any]:

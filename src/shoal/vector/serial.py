@@ -81,7 +81,6 @@ class Serial(VectorEnv):
             close_all(units)
             raise
         self.observation_mode = observation_mode
-        self._infos: Infos = []
 
     @property
     def envs(self) -> list[Any]:
@@ -94,22 +93,18 @@ class Serial(VectorEnv):
                 envs.append(unit.env if isinstance(unit, SingleEnv) else unit)
         return envs
 
-    # Everything happens at once, so `_finish` only hands over what `_begin_*` left.
+    # Everything happens at once, so there is nothing to finish.
 
     def _begin_reset(
         self,
         chosen: NDArray[np.bool_],
         seeds: Sequence[int | None],
         options: dict[str, Any] | None,
-    ) -> None:
-        self._infos = self._block.reset(chosen, seeds, options)
+    ) -> Infos:
+        return self._block.reset(chosen, seeds, options)
 
-    def _begin_step(self) -> None:
-        self._infos = self._block.step()
-
-    def _finish(self) -> Infos:
-        infos, self._infos = self._infos, []
-        return infos
+    def _begin_step(self) -> Infos:
+        return self._block.step()
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         return self._block.call(name, args, kwargs)
