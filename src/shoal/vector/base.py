@@ -5,8 +5,8 @@
 
 This file is the parent's side of that path: the verbs, their order, what they accept and what they return.
 A backend decides only where the envs run: by `_begin_reset`, `_begin_step` and `_finish` (which is not called
-where the infos were there at once), and by the calls that reach into the envs (`_call`, `_set_attr`, `_render`,
-`_freeze`, `_thaw`, `_shut`).
+where the infos were there at once), and by the calls that reach into the envs (`_call`, `_set_attr`,
+`_render`, `_freeze`, `_thaw`, `_shut`).
 """
 
 from __future__ import annotations
