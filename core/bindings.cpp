@@ -42,5 +42,7 @@ NB_MODULE(_native, module) {
     nb::class_<shoal::Transitions>(module, "Transitions",
                                    nb::type_slots(shoal::collectable<shoal::Transitions>))
         .def(nb::init<nb::object>(), "arena"_a)
-        .def("copy", &shoal::Transitions::copy);
+        .def("begin", &shoal::Transitions::begin)
+        .def("take", &shoal::Transitions::take)
+        .def("figures", &shoal::Transitions::figures);
 }

@@ -1,6 +1,7 @@
 """The compiled core and its twin in Python agree: on every value, row, info and error."""
 
 import signal
+import time
 import warnings
 from contextlib import suppress
 from functools import partial
@@ -323,9 +324,32 @@ def test_transitions_agree_and_are_copies():
     arena.rewards[:] = np.arange(5)
     arena.terminations[1:3] = True
     arena.truncations[2:4] = True
-    native, reference = (core.Transitions(arena).copy() for core in CORES)
+    native, reference = (core.Transitions(arena).take() for core in CORES)
     assert difference(native, reference) is None
     assert native[3] == 3
     for part, column in zip(native, (arena.rewards, arena.terminations, arena.truncations), strict=False):
         assert part.base is None
         assert not np.shares_memory(part, column)
+
+
+@pytest.mark.parametrize("core", CORES, ids=["native", "reference"])
+def test_transitions_are_counted_and_timed(core):
+    layout = Layout(Discrete(2))
+    arena = Arena.allocate(5, layout, layout)
+    arena.terminations[1:3] = True
+    transitions = core.Transitions(arena)
+    assert transitions.figures() == (0, 0, 0, 0.0, 0.0)
+    transitions.take()  # of a reset
+    assert transitions.figures() == (0, 0, 0, 0.0, 0.0)
+    begun = time.perf_counter()
+    for _ in range(3):
+        transitions.begin(4)
+        transitions.take()
+    transitions.begin(4)  # which fails
+    *counts, inside, outside = transitions.figures()
+    assert counts == [3, 12, 6]
+    assert inside > 0
+    assert outside > 0
+    assert inside + outside <= time.perf_counter() - begun
+    transitions.begin(4)  # nobody was waiting for a step since the one that failed
+    assert transitions.figures()[-1] == outside

@@ -4,6 +4,7 @@ import gymnasium
 import pytest
 
 import shoal
+from shoal._core import _reference
 from shoal.errors import ArgumentError
 from shoal.testing import CrashEnv, SentinelEnv
 from shoal.testing.contract import difference
@@ -13,7 +14,10 @@ CARTPOLE = partial(gymnasium.make, "CartPole-v1")
 
 def test_time_outside_is_counted_once(monkeypatch):
     watch = Watch()
-    monkeypatch.setattr("shoal.vector.statistics.time", watch)
+    monkeypatch.setattr(_reference, "time", watch)
+    monkeypatch.setattr(
+        "shoal.vector.base.Transitions", _reference.Transitions
+    )  # the other's clock is its own
     with shoal.Serial(partial(CrashEnv, 0, 2, max_length=1000)) as vec:
         vec.reset(seed=0)
         vec.step([0])

@@ -1,6 +1,7 @@
-// What a step wrote into the columns of the arena, for a caller to keep.
+// What a step wrote into the columns of the arena, for a caller to keep, and what all steps together came to.
 #pragma once
 
+#include <chrono>
 #include <cstring>
 
 #include "shoal/python.hpp"
@@ -19,11 +20,28 @@ class Transitions {
         truncated_ = column<npy_bool>(truncations_, NPY_BOOL, count_);
     }
 
-    // (rewards, terminations, truncations, number of episodes that ended)
-    nb::object copy() const {
+    // A step with so many actions is being sent.
+    void begin(npy_intp acting) {
+        begun_ = now();
+        acting_ = acting;
+        if (ended_ > 0) outside_ += begun_ - ended_;
+        ended_ = 0;
+        stepping_ = true;
+    }
+
+    // (rewards, terminations, truncations, number of episodes that ended); the end of the step, if one was begun.
+    nb::object take() {
         if (count_ == 0) throw std::runtime_error("the arena is gone");
         npy_intp ended = 0;
         for (npy_intp row = 0; row < count_; ++row) ended += terminated_[row] | truncated_[row];
+        if (stepping_) {
+            ended_ = now();
+            inside_ += ended_ - begun_;
+            ++steps_;
+            transitions_ += acting_;
+            episodes_ += ended;
+            stepping_ = false;
+        }
         Owned made = own(PyTuple_New(4));
         if (!made.is_valid()) nb::raise_python_error();
         PyObject* parts[] = {copy_of(rewards_), copy_of(terminations_), copy_of(truncations_),
@@ -37,6 +55,9 @@ class Transitions {
         return made;
     }
 
+    // Vector steps, transitions, episodes; seconds from sending a step to its rows, and between steps.
+    nb::object figures() const { return nb::make_tuple(steps_, transitions_, episodes_, inside_, outside_); }
+
     void clear() {
         count_ = 0;
         holder.release();
@@ -45,6 +66,11 @@ class Transitions {
     Holder holder;
 
    private:
+    static double now() {
+        using namespace std::chrono;
+        return duration<double>(steady_clock::now().time_since_epoch()).count();
+    }
+
     static PyObject* copy_of(PyObject* column) {
         auto* from = reinterpret_cast<PyArrayObject*>(column);
         Py_INCREF(PyArray_DESCR(from));
@@ -59,6 +85,9 @@ class Transitions {
     PyObject *rewards_, *terminations_, *truncations_;
     npy_intp count_;
     const npy_bool *terminated_ = nullptr, *truncated_ = nullptr;
+    bool stepping_ = false;
+    npy_int64 acting_ = 0, steps_ = 0, transitions_ = 0, episodes_ = 0;
+    double begun_ = 0, ended_ = 0, inside_ = 0, outside_ = 0;
 };
 
 }  // namespace shoal

@@ -3,7 +3,7 @@
     Packer         writes a nested value into its row
     StepLoop       steps a run of Python envs into their rows
     ActionColumn   takes a batch of actions, checked, into the action rows
-    Transitions    hands out copies of what a step wrote beside the observations
+    Transitions    hands out copies of what a step wrote beside the observations; counts and times steps
 
 The environment variable ``SHOAL_CORE`` chooses: ``native``, ``reference``, or by default whichever is there.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -276,17 +277,38 @@ class ActionColumn:
 
 
 class Transitions:
-    """What a step wrote into the columns of the arena, for a caller to keep."""
+    """What a step wrote into the columns of the arena, and what all steps together came to."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
+        self._steps = self._transitions = self._episodes = self._acting = 0
+        self._inside = self._outside = 0.0
+        self._begun: float | None = None
+        self._ended: float | None = None
 
-    def copy(self) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], int]:
-        """Copies of rewards, terminations and truncations, and the number of episodes that ended."""
+    def begin(self, acting: int) -> None:
+        """A step with so many actions is being sent."""
+        self._begun, self._acting = time.perf_counter(), acting
+        if self._ended is not None:
+            self._outside += self._begun - self._ended
+        self._ended = None
+
+    def take(self) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], int]:
+        """Copies of rewards, terminations and truncations, and the number of episodes that ended.
+
+        This is also the end of the step, if one was begun.
+        """
         terminations, truncations = self._arena.terminations.copy(), self._arena.truncations.copy()
-        return (
-            self._arena.rewards.copy(),
-            terminations,
-            truncations,
-            count_true(terminations | truncations),
-        )
+        episodes = count_true(terminations | truncations)
+        if self._begun is not None:
+            self._ended = time.perf_counter()
+            self._inside += self._ended - self._begun
+            self._steps += 1
+            self._transitions += self._acting
+            self._episodes += episodes
+            self._begun = None
+        return self._arena.rewards.copy(), terminations, truncations, episodes
+
+    def figures(self) -> tuple[int, int, int, float, float]:
+        """Vector steps, transitions, episodes; seconds from sending a step to its rows, and between steps."""
+        return self._steps, self._transitions, self._episodes, self._inside, self._outside

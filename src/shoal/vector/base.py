@@ -43,7 +43,7 @@ from shoal.vector._bounds import warn_if_outside
 from shoal.vector.arguments import reset_mask_of, seeds_of
 from shoal.vector.infos import merge_infos
 from shoal.vector.spaces import VecSpaces
-from shoal.vector.statistics import EpisodeClock, Stats
+from shoal.vector.statistics import EpisodeClock, report
 
 Result = TypeVar("Result")
 
@@ -126,7 +126,6 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         self._unchecked = {"reset", "step"} if check_bounds else set()
         self._never_reset = np.ones(self._total_envs, np.bool_)
         self._clock = EpisodeClock(self.num_rows) if episode_stats else None
-        self._stats = Stats()
         self._arrived: Infos | None = None  # what was begun and is there already
         if seed is not None:
             if not isinstance(seed, (int, np.integer)):
@@ -137,15 +136,14 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
 
     # -- what a backend provides -----------------------------------------------------------------------
 
+    _begin_step: Callable[[], Infos | None]
+
     def _begin_reset(
         self,
         chosen: NDArray[np.bool_],
         seeds: Sequence[int | None],
         options: dict[str, Any] | None,
     ) -> Infos | None:
-        raise NotImplementedError
-
-    def _begin_step(self) -> Infos | None:
         raise NotImplementedError
 
     def _finish(self) -> Infos:
@@ -255,7 +253,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         acting = self._actions.write(actions, self._mask)
         if acting < self.num_rows and self.autoreset_mode is AutoresetMode.DISABLED:
             self._refuse_finished(self._mask)
-        self._stats.begin(acting)
+        self._transitions.begin(acting)
         self._pending = "step"
         self._arrived = self._move(self._begin_step, PENDING)
 
@@ -292,7 +290,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
 
     def stats(self) -> dict[str, float]:
         """Counts and times since the vec was made; see `shoal.vector.statistics`."""
-        return self._stats.report()
+        return report(self._transitions.figures())
 
     # -- access to the envs ----------------------------------------------------------------------------
 
@@ -446,11 +444,9 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         if self._unchecked:
             self._check_bounds()
         infos = merge_infos(pairs, self.num_rows) if pairs else {}
-        rewards, terminations, truncations, episodes = self._transitions.copy()
-        if self._pending == "step":
-            self._stats.end(episodes)
-            if self._clock is not None:
-                self._clock.add_to(infos, self._arena, self.autoreset_mode, episodes)
+        rewards, terminations, truncations, episodes = self._transitions.take()
+        if self._clock is not None and self._pending == "step":
+            self._clock.add_to(infos, self._arena, self.autoreset_mode, episodes)
         return infos, rewards, terminations, truncations
 
     def _check_bounds(self) -> None:

@@ -66,6 +66,7 @@ class Serial(VectorEnv):
             arena = Arena.allocate(rows, described.observation, described.action)
             run = Run(arena, described.observation, described.action, mode, flat=flat)
             self._block = Block(units, run)
+            self._begin_step = self._block.step  # without a call in between
             super().__init__(
                 described,
                 arena,
@@ -103,9 +104,6 @@ class Serial(VectorEnv):
     ) -> Infos:
         return self._block.reset(chosen, seeds, options)
 
-    def _begin_step(self) -> Infos:
-        return self._block.step()
-
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         return self._block.call(name, args, kwargs)
 
@@ -120,6 +118,7 @@ class Serial(VectorEnv):
 
     def _thaw(self, state: Any) -> None:
         self._block.restore(state)
+        self._begin_step = self._block.step
 
     def _shut(self) -> list[Exception]:
         return self._block.close()

@@ -13,49 +13,23 @@ from shoal.buffers import Arena
 from shoal.errors import ArgumentError
 
 
-class Stats:
+def report(figures: tuple[int, int, int, float, float]) -> dict[str, float]:
     """What a vec has done and how long it took.
-
-    ``report`` gives
 
     - ``vector_steps``, ``transitions`` (of all agents; rows that only reset are not counted), ``episodes``
     - ``seconds_in_step``: from `send` to its rows; ``seconds_outside``: the caller's own time in between
     - ``steps_per_second``: transitions per second of both together
     """
-
-    def __init__(self) -> None:
-        self._vector_steps = self._transitions = self._episodes = self._acting = 0
-        self._inside = self._outside = 0.0
-        self._begun = 0.0
-        self._ended: float | None = None
-
-    def begin(self, acting: int) -> None:
-        """A step is being sent, with actions for so many rows."""
-        self._acting = acting
-        self._begun = begun = time.perf_counter()
-        if self._ended is not None:
-            self._outside += begun - self._ended
-        self._ended = None
-
-    def end(self, episodes: int) -> None:
-        """Its rows have arrived, and with them the end of so many episodes."""
-        self._ended = ended = time.perf_counter()
-        self._inside += ended - self._begun
-        self._vector_steps += 1
-        self._transitions += self._acting
-        self._episodes += episodes
-
-    def report(self) -> dict[str, float]:
-        """All figures."""
-        seconds = self._inside + self._outside
-        return {
-            "vector_steps": self._vector_steps,
-            "transitions": self._transitions,
-            "episodes": self._episodes,
-            "seconds_in_step": self._inside,
-            "seconds_outside": self._outside,
-            "steps_per_second": self._transitions / seconds if seconds else 0.0,
-        }
+    vector_steps, transitions, episodes, inside, outside = figures
+    seconds = inside + outside
+    return {
+        "vector_steps": vector_steps,
+        "transitions": transitions,
+        "episodes": episodes,
+        "seconds_in_step": inside,
+        "seconds_outside": outside,
+        "steps_per_second": transitions / seconds if seconds else 0.0,
+    }
 
 
 class EpisodeClock:
