@@ -87,6 +87,18 @@ def test_packers_agree_on_samples(space):
     assert all(verdict == "returned" for verdict, *_ in verdicts)
 
 
+@pytest.mark.parametrize("size", [1, 4095, 4096, 4097, 28224, 28224 + 127, 2**20 + 1])
+@pytest.mark.parametrize("shift", [None, 0, 5, -5], ids=["apart", "the row itself", "ahead", "behind"])
+def test_large_arrays_are_copied_as_they_are(size, shift):
+    memory = np.random.default_rng(size).integers(256, size=3 * size + 16, dtype=np.uint8)
+    rows = memory[8 : 8 + 2 * size].reshape(2, size)
+    value = memory[-size:] if shift is None else memory[8 + shift : 8 + shift + size]
+    expected, beside = value.copy(), rows[1].copy()
+    _native.Packer(Layout(Box(0, 255, (size,), np.uint8)), rows).write(0, value)
+    assert (rows[0] == expected).all()
+    assert (rows[1] == beside).all()
+
+
 def test_a_row_outside_is_refused():
     layout = Layout(Discrete(3))
     packer = _native.Packer(layout, np.zeros((2, layout.nbytes), np.uint8))

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "shoal/copy.hpp"
 #include "shoal/plan.hpp"
 
 namespace shoal {
@@ -72,8 +73,8 @@ class Packer {
         auto* array = reinterpret_cast<PyArrayObject*>(value);
         if (!has_dtype(array, node.dtype) || !PyArray_IS_C_CONTIGUOUS(array) || !has_shape(node, array))
             return write_any(node, row, value);
-        // Not memcpy: an env could hand out a view of its own row.
-        std::memmove(bytes_.at(row, node.place.offset), PyArray_DATA(array), node.place.nbytes);
+        copy_bytes(bytes_.at(row, node.place.offset), PyArray_BYTES(array),
+                   static_cast<std::size_t>(node.place.nbytes));
         return true;
     }
 
