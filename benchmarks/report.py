@@ -100,24 +100,45 @@ def print_case(console: Console, case: dict[str, Any]) -> None:
     console.print()
 
 
-def markdown(content: dict[str, Any]) -> str:
-    """All of a result file as Markdown."""
+def circumstances(content: dict[str, Any]) -> list[str]:
+    """Commit, machine, settings and versions."""
     machine, settings = content["machine"], content["settings"]
     changed = ", with changes" if content["dirty"] else ""
-    lines = [
+    return [
         f"Commit {content['commit']}{changed}, {content['created'][:10]}; {machine['cores']} cores "
         f"({machine['cpu']}), {machine['memory_gb']:.0f} GB, {machine['system']}; "
         f"{settings['rounds']} rounds of {settings['cycles']} slices "
         f"of {1000 * settings['slice_seconds']:.0f} ms each.",
         "",
         versions_line(content),
+        "",
     ]
+
+
+def summary(content: dict[str, Any]) -> str:
+    """Steps per second of all contestants in all cases, as one Markdown table."""
+    cases = content["cases"]
+    labels = dict.fromkeys(label for case in cases for label in case["contestants"] if "@" not in label)
+    lines = circumstances(content)
+    lines.append(_line(["steps/s", *[f"{case['num_envs']} x {case['env']}" for case in cases]]))
+    lines.append("|---|" + "---:|" * len(cases))
+    for label in labels:
+        found = [case["figures"].get(label) for case in cases]
+        cells = ["-" if each is None else short(each["steps_per_second"]["median"]) for each in found]
+        lines.append(_line([label, *cells]))
+    return "\n".join(lines) + "\n"
+
+
+def markdown(content: dict[str, Any]) -> str:
+    """All of a result file as Markdown."""
+    lines = circumstances(content)
     for case in content["cases"]:
-        lines += ["", f"### {title(case)}", "", _line(HEADER), "|---|" + "---:|" * (len(HEADER) - 1)]
+        lines += [f"### {title(case)}", "", _line(HEADER), "|---|" + "---:|" * (len(HEADER) - 1)]
         for label, *cells in rows(case):
             lines.append(_line([label, *cells, *[""] * (len(HEADER) - 1 - len(cells))]))
         extra = [*notes(case), *cost_lines(case)]
         lines += ["", *[f"- {line}" for line in extra]] if extra else []
+        lines.append("")
     return "\n".join(lines) + "\n"
 
 

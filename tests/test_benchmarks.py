@@ -151,9 +151,10 @@ def test_a_result_says_where_it_comes_from(measured):
     assert str(BENCHMARKS.parent) not in measured[1].read_text()
 
 
-def test_the_tables_show_every_contestant(measured):
+@pytest.mark.parametrize("options", [[], ["--summary"]], ids=["all", "summary"])
+def test_the_tables_show_every_contestant(measured, options):
     done, path = measured
-    table = [sys.executable, str(BENCHMARKS / "table.py"), str(path)]
+    table = [sys.executable, str(BENCHMARKS / "table.py"), str(path), *options]
     page = subprocess.run(table, capture_output=True, text=True, timeout=60, check=True).stdout
     for name in (*MEASURED, FAILING):
         assert f"| {name} |" in page
