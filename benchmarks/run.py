@@ -125,7 +125,8 @@ def main() -> int:
         console.print(", ".join(CONTESTANTS), highlight=False)
         return 0
     adopt_orphans()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # SIGINT too: a shell lets its background jobs ignore it, and what they start.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
         return run(args, cases, settings, console)

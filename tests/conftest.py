@@ -4,6 +4,7 @@ import gc
 import os
 import threading
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,8 @@ def resources() -> dict[str, Counter[str]]:
     """What this process holds, by kind."""
     children: Counter[str] = Counter()
     for task in Path("/proc/self/task").iterdir():
-        children.update((task / "children").read_text().split())
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            children.update((task / "children").read_text().split())
     descriptors: Counter[str] = Counter()
     for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208 - pathlib would hold one open itself
         try:
