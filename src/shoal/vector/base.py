@@ -27,7 +27,7 @@ from shoal._core import Transitions
 from shoal._core.run import Infos
 from shoal.actions import ActionWriter
 from shoal.batch import Batch
-from shoal.buffers import Arena, copier
+from shoal.buffers import Arena
 from shoal.errors import (
     AlreadyPending,
     ArgumentError,
@@ -38,8 +38,8 @@ from shoal.errors import (
     ResetNeeded,
     SnapshotError,
 )
-from shoal.fields import Kind, Leaf
 from shoal.vector._bounds import warn_if_outside
+from shoal.vector._observer import observer
 from shoal.vector.arguments import reset_mask_of, seeds_of
 from shoal.vector.infos import merge_infos
 from shoal.vector.spaces import VecSpaces
@@ -116,7 +116,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             self.single_observation_space = self.observation_layout.flat_space
             self.observation_space = described.flat_observation_space
         self._columns = self.observation_layout.columns(arena.observations, arena.observation_objects)
-        self._observations = self._observer()
+        self._observations = observer(self.observation_layout, arena, flat=flat, copy=copy)
         self._transitions = Transitions(arena)
 
         rows = np.arange(self.num_rows)
@@ -462,22 +462,6 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         if self._state is PENDING and self._arrived is None:
             self._move(self._finish, READY)
 
-    def _observer(self) -> Callable[[], Any]:
-        """How the caller gets the observations: flat or in their own form, as copies or views."""
-        root, columns = self.observation_layout.root, self._columns
-        plain = {field.kind for field in self.observation_layout.fields} <= {Kind.ARRAY, Kind.SCALAR}
-        if self.flat or (plain and isinstance(root, Leaf)):
-            view = self.observation_layout.flat(self._arena.observations) if self.flat else columns[0]
-            return copier(view) if self.copy else lambda: view
-        if self.copy:
-            # Field by field, so that each array the user keeps is contiguous and only its own.
-            copiers = [copier(column) for column in columns]
-            return lambda: root.values([copy() for copy in copiers])
-        if not plain:
-            return lambda: root.values(columns)
-        views = root.values(columns)
-        return lambda: _regathered(views)
-
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if seed is None or isinstance(seed, (int, np.integer)):
             return seeds_of(seed, self._total_envs)
@@ -513,13 +497,6 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         name = "" if self.spec is None else f"{self.spec.id}, "
         agents = "" if self.agents_per_env == 1 else f", agents_per_env={self.agents_per_env}"
         return f"{type(self).__name__}({name}num_envs={self.num_envs}{agents})"
-
-
-def _regathered(views: Any) -> Any:
-    """The same views in containers of their own, which the user may change."""
-    if type(views) is dict:
-        return {key: _regathered(view) for key, view in views.items()}
-    return tuple(map(_regathered, views)) if type(views) is tuple else views
 
 
 _FAILED = (
