@@ -14,9 +14,9 @@ PIP  := $(PY) -m pip install -qq --disable-pip-version-check --no-build-isolatio
 
 # setuptools: gym, in the dev extra, comes as source only.
 BUILD_TOOLS := scikit-build-core nanobind numpy cmake ninja setuptools
-SETUP_FILES := pyproject.toml constraints.txt CMakeLists.txt $(shell find core -type f)
+SETUP_FILES := pyproject.toml constraints.txt CMakeLists.txt $(shell find core -name tests -prune -o -type f -print)
 
-.PHONY: help run test test-asan lint bench bench-full clean redo
+.PHONY: help run test test-asan test-tsan lint bench bench-full clean redo
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 # Two targets must not run pip in the same .venv at once.
@@ -45,6 +45,12 @@ test-asan: $(ASAN_VENV)/.ready ## Run the tests with AddressSanitizer and UBSan 
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc SHOAL_CORE=native; \
 	$(ASAN_VENV)/bin/python -c 'from shoal._core import _native; _native.__sanitized__' && \
 	$(ASAN_VENV)/bin/python -m pytest --ignore tests/test_benchmarks.py $(ARGS)
+
+# ThreadSanitizer cannot start where the kernel scatters addresses wider than it expects, so that is switched off
+# if the machine allows it.
+test-tsan: build/handshake_test ## Run the handshake of the core on threads, with ThreadSanitizer
+	@fixed="setarch $$(uname -m) -R"; $$fixed true 2>/dev/null || fixed=; \
+	TSAN_OPTIONS=halt_on_error=1 $$fixed ./$<
 
 lint: $(VENV)/.ready-dev ## Check style, format and types
 	@$(PY) -m ruff check
@@ -90,3 +96,8 @@ $(ASAN_VENV)/.ready: $(VENV)/.ready-dev
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" SKBUILD_BUILD_DIR=build/asan $(ASAN_VENV)/bin/python -m pip install -qq --disable-pip-version-check \
 	  --no-build-isolation --no-deps --prefix $(ASAN_VENV) --ignore-installed -C cmake.define.SHOAL_SANITIZE=ON -e .
 	@touch $@
+
+# Straight from the compiler: it has nothing to do with Python.
+build/handshake_test: core/tests/handshake_test.cpp core/include/shoal/handshake.hpp
+	@mkdir -p $(@D)
+	@$(CXX) -std=c++17 -O1 -g -fsanitize=thread -Wall -Wextra -Wpedantic -Werror -pthread -I core/include $< -o $@

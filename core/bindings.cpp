@@ -2,6 +2,7 @@
 #include "shoal/actions.hpp"
 #include "shoal/pack.hpp"
 #include "shoal/python.hpp"
+#include "shoal/signals.hpp"
 #include "shoal/step_loop.hpp"
 #include "shoal/transitions.hpp"
 #include "shoal/version.hpp"
@@ -43,6 +44,40 @@ NB_MODULE(_native, module) {
                                    nb::type_slots(shoal::collectable<shoal::Transitions>))
         .def(nb::init<nb::object>(), "arena"_a)
         .def("begin", &shoal::Transitions::begin)
+        .def("pause", &shoal::Transitions::pause)
+        .def("resume", &shoal::Transitions::resume)
         .def("take", &shoal::Transitions::take)
         .def("figures", &shoal::Transitions::figures);
+
+    module.def("lines_nbytes", [](std::size_t workers) { return workers * sizeof(shoal::Line); });
+    module.def("progress_offset", [](std::size_t worker) {
+        return worker * sizeof(shoal::Line) + offsetof(shoal::Line, progress);
+    });
+    nb::class_<shoal::ParentSignals>(module, "ParentSignals",
+                                     nb::type_slots(shoal::collectable<shoal::ParentSignals>))
+        .def(nb::init<nb::object, std::size_t, int, int, int, bool>(), "memory"_a, "workers"_a, "pauses"_a,
+             "yields"_a, "news"_a, "parent_steps"_a)
+        .def("renew", &shoal::ParentSignals::renew)
+        .def("post", &shoal::ParentSignals::post)
+        .def("post_to", &shoal::ParentSignals::post_to)
+        .def("wait", [](shoal::ParentSignals& self, double timeout) {
+            return static_cast<int>(self.wait(timeout));
+        })
+        .def("waits", &shoal::ParentSignals::waits)
+        .def("watch", &shoal::ParentSignals::watch)
+        .def("pending", &shoal::ParentSignals::pending)
+        .def("speakers", &shoal::ParentSignals::speakers)
+        .def("take", &shoal::ParentSignals::take)
+        .def("last_env", &shoal::ParentSignals::last_env)
+        .def("kept", &shoal::ParentSignals::kept)
+        .def("figures", &shoal::ParentSignals::figures);
+
+    nb::class_<shoal::WorkerSignals>(module, "WorkerSignals",
+                                     nb::type_slots(shoal::collectable<shoal::WorkerSignals>))
+        .def(nb::init<nb::object, std::size_t, int, int>(), "memory"_a, "worker"_a, "pauses"_a, "yields"_a)
+        .def("serve", &shoal::WorkerSignals::serve)
+        .def("keep", &shoal::WorkerSignals::keep)
+        .def("answer", &shoal::WorkerSignals::answer);
+
+    module.def("die_with_parent", &shoal::die_with_parent);
 }

@@ -58,6 +58,7 @@ class StepLoop {
         if (static_cast<npy_intp>(steps_.size()) != count_)
             throw std::invalid_argument("expected an env for each row");
         first_env_ = nb::cast<npy_intp>(run.attr("first_env"));
+        progress_ = column<npy_int64>(holder.hold(run.attr("progress")), NPY_INT64, 1);
         nb::object mode = nb::module_::import_("gymnasium.vector").attr("AutoresetMode");
         same_step_ = run.attr("mode").is(mode.attr("SAME_STEP"));
         nb::module_ results = nb::module_::import_("shoal._core._results");
@@ -76,6 +77,7 @@ class StepLoop {
         if (!infos.is_valid() || !actions.is_valid()) nb::raise_python_error();
         for (npy_intp row = 0; row < count_; ++row) {
             const char* verb = "step";  // what the env is doing, should it fail
+            *progress_ = first_env_ + row;
             if (mask_[row]) {
                 Owned action = own(actions_.read(row, actions));
                 if (!action.is_valid() || !act(row, action.ptr(), infos.ptr(), verb)) fail(row, verb);
@@ -252,7 +254,7 @@ class StepLoop {
     npy_intp first_env_ = 0;
     bool same_step_ = false;
     double *rewards_, *returns_;
-    npy_int64* lengths_;
+    npy_int64 *lengths_, *progress_;
     npy_bool *terminations_, *truncations_, *mask_, *resets_, *beginning_;
     PyObject *five_, *number_, *flag_, *checked_, *final_, *to_raise_, *time_limit_;
 };

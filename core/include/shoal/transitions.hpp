@@ -29,6 +29,16 @@ class Transitions {
         stepping_ = true;
     }
 
+    // The step is under way, and the caller does something else; and is back.
+    void pause() { paused_ = now(); }
+    void resume() {
+        if (!stepping_ || paused_ == 0) return;
+        const double elsewhere = now() - paused_;
+        outside_ += elsewhere;
+        begun_ += elsewhere;
+        paused_ = 0;
+    }
+
     // (rewards, terminations, truncations, number of episodes that ended); the end of the step, if one was begun.
     nb::object take() {
         if (count_ == 0) throw std::runtime_error("the arena is gone");
@@ -87,7 +97,7 @@ class Transitions {
     const npy_bool *terminated_ = nullptr, *truncated_ = nullptr;
     bool stepping_ = false;
     npy_int64 acting_ = 0, steps_ = 0, transitions_ = 0, episodes_ = 0;
-    double begun_ = 0, ended_ = 0, inside_ = 0, outside_ = 0;
+    double begun_ = 0, paused_ = 0, ended_ = 0, inside_ = 0, outside_ = 0;
 };
 
 }  // namespace shoal

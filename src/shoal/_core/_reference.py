@@ -284,6 +284,7 @@ class Transitions:
         self._steps = self._transitions = self._episodes = self._acting = 0
         self._inside = self._outside = 0.0
         self._begun: float | None = None
+        self._paused: float | None = None
         self._ended: float | None = None
 
     def begin(self, acting: int) -> None:
@@ -292,6 +293,19 @@ class Transitions:
         if self._ended is not None:
             self._outside += self._begun - self._ended
         self._ended = None
+
+    def pause(self) -> None:
+        """The step is under way, and the caller does something else."""
+        self._paused = time.perf_counter()
+
+    def resume(self) -> None:
+        """The caller is back."""
+        if self._begun is None or self._paused is None:
+            return
+        elsewhere = time.perf_counter() - self._paused
+        self._outside += elsewhere
+        self._begun += elsewhere
+        self._paused = None
 
     def take(self) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], int]:
         """Copies of rewards, terminations and truncations, and the number of episodes that ended.

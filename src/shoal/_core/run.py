@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ class Run:
         mode: When a finished env is reset.
         first_env: Index of the first env in the vec, for messages.
         flat: Whether ``final_obs`` is to be a flat row instead of the env's own value.
+        progress: One number: the env that was last entered, for whoever finds this process dead or stuck.
     """
 
     arena: Arena
@@ -35,6 +36,7 @@ class Run:
     mode: AutoresetMode
     first_env: int = 0
     flat: bool = False
+    progress: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
 
     def part(self, first: int, last: int, agents: int) -> Run:
         """The run of the envs from `first` up to but not including `last`."""

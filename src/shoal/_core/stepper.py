@@ -65,6 +65,7 @@ class Stepper:
         try:
             for row, env in enumerate(self._envs):
                 if chosen[row]:
+                    self._run.progress[0] = self._run.first_env + row
                     obs, info = env.reset(seeds[row], options)
                     self._packer.write(row, obs)
                     if info:
