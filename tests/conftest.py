@@ -23,9 +23,7 @@ settings.load_profile("default")
 def resources() -> dict[str, Counter[str]]:
     """What this process holds, by kind."""
     children: Counter[str] = Counter()
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
-            children.update((task / "children").read_text().split())
+    add_children(str(os.getpid()), children)
     descriptors: Counter[str] = Counter()
     for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208 - pathlib would hold one open itself
         try:
@@ -42,6 +40,16 @@ def resources() -> dict[str, Counter[str]]:
     }
 
 
+def add_children(pid: str, children: Counter[str]) -> None:
+    """Its children, and theirs: workers are children of the process that starts them."""
+    with suppress(FileNotFoundError, ProcessLookupError):  # what has just ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                for child in (task / "children").read_text().split():
+                    children[child] += 1
+                    add_children(child, children)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _libraries_that_hold_on() -> None:
     """Load what keeps resources for good on its first use, so that no test is blamed for it."""
@@ -49,8 +57,16 @@ def _libraries_that_hold_on() -> None:
     import numpy as np
     import torch
 
+    from shoal import _core
+
     torch.ones(1).add_(1)
     np.random.default_rng().random()
+    if _core.NAME == "native":
+        # The processes that start workers, of which each process keeps one.
+        from shoal.vector._launching import open_channel
+
+        for method in ("forkserver", "spawn"):
+            open_channel(method, lambda *_: None).close()
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-import shoal
 from shoal.errors import (
     ActionError,
     ActionTypeError,
@@ -31,8 +30,7 @@ from shoal.errors import (
 )
 from shoal.testing import SPACES, UNSIZED_SPACES, SampleEnv, SentinelEnv, SentinelRows
 from shoal.testing.contract import difference
-
-BACKENDS = {"serial": shoal.Serial}
+from tests.backends import BACKENDS
 
 
 @pytest.fixture(params=BACKENDS)
@@ -87,20 +85,19 @@ def test_07_bad_actions_are_refused_before_any_env_moves(backend, actions, error
 
 def test_07_nan_in_a_box_action_is_refused_but_bounds_are_the_envs_business(backend):
     space = sp.Box(-1, 1, (2,))
-    seen = []
 
     class Remember(SampleEnv):
         def step(self, action):
-            seen.append(action)
+            self.actions.append(action)
             return self.observation_space.sample(), 0.0, False, False, {}
 
     with backend(lambda: Remember(sp.Discrete(2), space), num_envs=2) as vec:
         vec.reset(seed=0)
         with pytest.raises(ActionError, match=r"action of env 1: expected numbers, got \[ ?0\. nan\]"):
             vec.step(np.array([[0, 0], [0, np.nan]], np.float32))
-        assert seen == []
+        assert vec.get_attr("actions") == ([], [])
         vec.step(np.array([[0, 0], [0, 7]], np.float32))
-        assert seen[1].tolist() == [0, 7]
+        assert vec.get_attr("actions")[1][0].tolist() == [0, 7]
 
 
 def test_07_wrong_env_ids_are_refused(backend):

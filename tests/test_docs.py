@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import shoal
+from shoal import _core
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -19,6 +20,8 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_blocks_run(page):
     text = page.read_text()
+    if _core.NAME != "native" and "Multiprocessing(" in text:
+        pytest.skip("the page needs the compiled core")
     namespace: dict = {"__name__": "__docs__"}
     for match in BLOCK.finditer(text):
         line = text[: match.start()].count("\n") + 1
@@ -40,10 +43,15 @@ def test_pages_are_found():
 MODULES = [
     info.name for info in pkgutil.walk_packages(shoal.__path__, "shoal.") if not info.name.endswith("_native")
 ]
+NEED_THE_CORE = {
+    f"shoal.vector.{name}" for name in ("multiprocessing", "_pool", "_restarts", "_share", "_worker")
+}
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples_run(name):
+    if _core.NAME != "native" and name in NEED_THE_CORE:
+        pytest.skip("needs the compiled core")
     module = importlib.import_module(name)
     result = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     assert result.failed == 0
@@ -53,6 +61,7 @@ def test_docstrings_have_examples():
     finder = doctest.DocTestFinder()
     for thing in (
         shoal.Serial,
+        shoal.Multiprocessing,
         shoal.Env,
         shoal.Layout,
         shoal.testing.check_env,

@@ -8,7 +8,7 @@ from shoal import errors
 from shoal.batch import Batch
 from shoal.env import Env
 from shoal.layout import Layout, layout
-from shoal.vector import Serial, VectorEnv
+from shoal.vector import Multiprocessing, Serial, VectorEnv
 
 if TYPE_CHECKING:
     from shoal import testing
@@ -20,6 +20,7 @@ __all__ = [
     "Batch",
     "Env",
     "Layout",
+    "Multiprocessing",
     "Serial",
     "VectorEnv",
     "errors",

@@ -7,6 +7,9 @@ Each column starts on its own cache line, so that no two of them share one.
 
 from __future__ import annotations
 
+import math
+import mmap
+import os
 import sys
 from collections.abc import Callable
 from copy import deepcopy
@@ -60,31 +63,26 @@ class Arena:
     @classmethod
     def allocate(cls, num_rows: int, observation: Layout, action: Layout) -> Arena:
         """Allocate an arena on the heap: all zero, every row awaiting its first action."""
-        columns: dict[str, tuple[Any, tuple[int, ...]]] = {
-            "observations": (np.uint8, (num_rows, observation.nbytes)),
-            "actions": (np.uint8, (num_rows, action.nbytes)),
-            "rewards": (np.float64, (num_rows,)),
-            "terminations": (np.bool_, (num_rows,)),
-            "truncations": (np.bool_, (num_rows,)),
-            "mask": (np.bool_, (num_rows,)),
-            "resets": (np.bool_, (num_rows,)),
-            "episode_returns": (np.float64, (num_rows,)),
-            "episode_lengths": (np.int64, (num_rows,)),
-        }
-        offsets, end = {}, 0
-        for name, (dtype, shape) in columns.items():
-            offsets[name] = end
-            nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-            end += -(-nbytes // CACHE_LINE) * CACHE_LINE
-        block = np.zeros(end + CACHE_LINE, np.uint8)
-        block = block[-block.ctypes.data % CACHE_LINE :]
-        arrays: dict[str, Any] = {
-            name: np.ndarray(shape, dtype, block.data, offsets[name])
-            for name, (dtype, shape) in columns.items()
-        }
+        block = np.zeros(cls.nbytes(num_rows, observation, action) + CACHE_LINE, np.uint8)
+        arena = cls.within(block[-block.ctypes.data % CACHE_LINE :], num_rows, observation, action)
+        arena.mask[:] = True
+        return arena
+
+    @classmethod
+    def nbytes(cls, num_rows: int, observation: Layout, action: Layout) -> int:
+        """Bytes that an arena of so many rows takes."""
+        return sum(nbytes for _, _, nbytes in _columns(num_rows, observation, action).values())
+
+    @classmethod
+    def within(cls, block: NDArray[np.uint8], num_rows: int, observation: Layout, action: Layout) -> Arena:
+        """The arena whose columns lie in this block, as they are."""
+        arrays: dict[str, Any] = {}
+        start = 0
+        for name, (dtype, shape, nbytes) in _columns(num_rows, observation, action).items():
+            arrays[name] = np.ndarray(shape, dtype, block.data, start)
+            start += nbytes
         arrays["observation_objects"] = np.full((num_rows, observation.num_objects), None, object)
         arrays["action_objects"] = np.full((num_rows, action.num_objects), None, object)
-        arrays["mask"][:] = True
         return cls(**arrays)
 
     def __len__(self) -> int:
@@ -103,6 +101,68 @@ class Arena:
         """Put a copy taken by `state` back."""
         for name, column in state.items():
             getattr(self, name)[...] = column
+
+    def copy_from(self, other: Arena) -> None:
+        """Make the rows what those of another arena are, but for the actions."""
+        for f in fields(self):
+            if f.name not in ("actions", "action_objects"):
+                getattr(self, f.name)[...] = getattr(other, f.name)
+
+
+def _columns(
+    num_rows: int, observation: Layout, action: Layout
+) -> dict[str, tuple[Any, tuple[int, ...], int]]:
+    """The dtype and shape of each column, and its bytes up to the next cache line."""
+    columns: dict[str, tuple[Any, tuple[int, ...]]] = {
+        "observations": (np.uint8, (num_rows, observation.nbytes)),
+        "actions": (np.uint8, (num_rows, action.nbytes)),
+        "rewards": (np.float64, (num_rows,)),
+        "terminations": (np.bool_, (num_rows,)),
+        "truncations": (np.bool_, (num_rows,)),
+        "mask": (np.bool_, (num_rows,)),
+        "resets": (np.bool_, (num_rows,)),
+        "episode_returns": (np.float64, (num_rows,)),
+        "episode_lengths": (np.int64, (num_rows,)),
+    }
+
+    def padded(dtype: Any, shape: tuple[int, ...]) -> int:
+        nbytes: int = math.prod(shape) * np.dtype(dtype).itemsize
+        return -(-nbytes // CACHE_LINE) * CACHE_LINE
+
+    return {name: (dtype, shape, padded(dtype, shape)) for name, (dtype, shape) in columns.items()}
+
+
+class SharedMemory:
+    """Memory that processes share by handing its descriptor on.
+
+    It has no name in any file system, so it is gone when the last process that has it is gone, however that
+    ends; and it does not count against /dev/shm, which is small in containers.
+
+    Args:
+        nbytes: How much.
+        descriptor: Of a memory made by another process; it is taken over.
+
+    Attributes:
+        block: The bytes, zero at first.
+        descriptor: To hand on.
+    """
+
+    def __init__(self, nbytes: int, descriptor: int | None = None) -> None:
+        self.descriptor = os.memfd_create("shoal") if descriptor is None else descriptor
+        try:
+            if descriptor is None:
+                os.ftruncate(self.descriptor, nbytes)
+            # The map, which has a descriptor of its own, goes with the last array that refers to it.
+            self.block: NDArray[np.uint8] = np.frombuffer(mmap.mmap(self.descriptor, nbytes), np.uint8)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """It is not handed on any more. The block stays as long as an array refers to it."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        self.descriptor = -1
 
 
 LARGE = 1 << 17  # bytes, from which on malloc may ask the system; smaller blocks it keeps itself

@@ -18,7 +18,14 @@
     │   ├── AlreadyPending                   a second send before its recv
     │   ├── NothingPending                   a recv with nothing under way
     │   └── Closed                           any verb after close()
+    ├── WorkerError (RuntimeError)           something is wrong with a worker process
+    │   ├── WorkerDied                       ... because it was killed, crashed or left
+    │   ├── WorkerTimeout (TimeoutError)     ... because it has not answered in time
+    │   └── EnvError                         an env's exception or value that cannot leave its worker
+    ├── CoreNeeded (RuntimeError)            what was asked for needs the compiled core
     └── SnapshotError (TypeError)            an env that cannot be pickled, or a foreign snapshot
+
+    RestartWarning (UserWarning)             a worker was replaced, with on_error="restart"
 
 The second base in brackets is what Gymnasium's own vector envs raise in the same case, so code written
 for them keeps working. An exception raised by an env is never replaced: it comes out as it went in, with
@@ -26,6 +33,9 @@ a note that names the env.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 from gymnasium.error import (
     AlreadyPendingCallError,
@@ -131,5 +141,48 @@ class Closed(CallError, ClosedEnvironmentError):
     """The vec has been closed."""
 
 
+class WorkerError(ShoalError, RuntimeError):
+    """Something is wrong with a worker process.
+
+    Attributes:
+        env_ids: The envs that it runs, if they are known.
+    """
+
+    def __init__(self, message: str, env_ids: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.env_ids = list(env_ids)
+
+    def __reduce__(self) -> Any:
+        """Pickle with all arguments: a vec may itself run in a worker."""
+        return type(self), (self.args[0], self.env_ids), self.__dict__
+
+
+class WorkerDied(WorkerError):
+    """A worker was killed, crashed, or left.
+
+    Attributes:
+        env_ids: The envs that it ran.
+        exit_code: As Python's `subprocess` has it: minus the signal, if it died of one; None if not known.
+    """
+
+    exit_code: int | None = None
+
+
+class WorkerTimeout(WorkerError, TimeoutError):
+    """A worker has not answered within the vec's `timeout`."""
+
+
+class EnvError(WorkerError):
+    """Stands for an env's exception, or for a value it gave, that cannot leave its worker."""
+
+
+class CoreNeeded(ShoalError, RuntimeError):
+    """This installation has no compiled core, and what was asked for does not exist without it."""
+
+
 class SnapshotError(ShoalError, TypeError):
     """A snapshot that cannot be taken or does not fit."""
+
+
+class RestartWarning(UserWarning):
+    """A worker has been replaced by a new one; the message says what happened to it."""

@@ -130,6 +130,7 @@ class InPlaceStepper:
 
     def _call(self, index: int, verb: str, *args: Any, **kwargs: Any) -> Infos:
         env = self._envs[index]
+        self._run.progress[0] = self._first_env + index
         try:
             said = getattr(env, verb)(*args, **kwargs)
         except Misfit as misfit:

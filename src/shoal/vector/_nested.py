@@ -78,6 +78,7 @@ class NestedStepper:
         return self._infos(infos)
 
     def _call(self, verb: str, *args: Any, **kwargs: Any) -> Any:
+        self._run.progress[0] = self._first_env
         try:
             return getattr(self._vec, verb)(*args, **kwargs)
         except Exception as error:

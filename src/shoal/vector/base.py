@@ -6,7 +6,7 @@
 This file is the parent's side of that path: the verbs, their order, what they accept and what they return.
 A backend decides only where the envs run: by `_begin_reset`, `_begin_step` and `_finish` (which is not called
 where the infos were there at once), and by the calls that reach into the envs (`_call`, `_set_attr`,
-`_render`, `_freeze`, `_thaw`, `_shut`).
+`_render`, `_freeze`, `_thaw`, `_shut`). `_begin_reset` and `_thaw` drop what is still under way.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
     def _thaw(self, state: Any) -> None:
         raise NotImplementedError
 
-    def _shut(self) -> list[Exception]:
+    def _shut(self, *, moving: bool) -> list[Exception]:
         raise NotImplementedError
 
     # -- Gymnasium's verbs -----------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             ActionError: If an action does not fit; no env has moved.
             EpisodeOver: Under DISABLED, if an env's episode is over; no env has moved.
         """
-        self.send(actions)
+        self._send(actions, None)
         infos, rewards, terminations, truncations = self._receive()
         return self._observations(), rewards, terminations, truncations, infos
 
@@ -227,7 +227,6 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
                 "reset all of them first"
             )
         seeds = self._seeds(self._next_seed if seed is None else seed)
-        self._drop_pending()
         self._pending = "reset"
         self._arrived = self._move(lambda: self._begin_reset(chosen, seeds, rest), PENDING)
         self._next_seed = None
@@ -243,6 +242,10 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             env_ids: The env of each row, if not that of the batch last received. A vec that
                 receives all rows at once has only one order.
         """
+        self._send(actions, env_ids)
+        self._transitions.pause()
+
+    def _send(self, actions: Any, env_ids: NDArray[np.int64] | None) -> None:
         if self._state is not READY:
             self._check_idle("the next step() or send")
             raise ResetNeeded(_FAILED)
@@ -265,6 +268,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         if self._state is not PENDING:
             problem = "nothing is under way: call async_reset() or send() before recv()"
             raise NothingPending(problem, "recv")
+        self._transitions.resume()
         infos, rewards, terminations, truncations = self._receive()
         return Batch(
             self._observations(),
@@ -288,7 +292,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         """The rows that need an action now."""
         return self._arena.mask.copy()
 
-    def stats(self) -> dict[str, float]:
+    def stats(self) -> dict[str, Any]:
         """Counts and times since the vec was made; see `shoal.vector.statistics`."""
         return report(self._transitions.figures())
 
@@ -296,8 +300,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of every env, or read an attribute; one result per env."""
-        self._check_idle("call")
-        return self._per_env(self._call(name, args, kwargs))
+        return self._per_env(self._ask("call", lambda: self._call(name, args, kwargs)))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """An attribute of every env, wrappers included."""
@@ -310,12 +313,11 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
             raise ArgumentError(f"values: expected one for each of {self.num_envs} envs, got {len(values)}")
-        self._set_attr(name, values[:: self._stride])
+        self._ask("set_attr", lambda: self._set_attr(name, values[:: self._stride]))
 
     def render(self) -> tuple[Any, ...]:
         """The frames of all envs."""
-        self._check_idle("render")
-        return self._per_env(self._render())
+        return self._per_env(self._ask("render", self._render))
 
     def _per_env(self, results: list[Any]) -> tuple[Any, ...]:
         return tuple(result for result in results for _ in range(self._stride))
@@ -345,7 +347,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             raise ResetNeeded(_FAILED)
         return {
             "kind": self._kind(),
-            "envs": self._freeze(),
+            "envs": self._ask("snapshot", self._freeze),
             "arena": self._arena.state(),
             "never_reset": self._never_reset.copy(),
             "next_seed": self._next_seed,
@@ -365,7 +367,6 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             theirs = snapshot["kind"].get(name)
             if theirs != ours:
                 raise SnapshotError(f"the snapshot is of a vec with another {name}: {theirs}, not {ours}")
-        self._drop_pending()
         self._pending = "restore"
         self._move(lambda: self._thaw(snapshot["envs"]), READY)
         self._arena.load(snapshot["arena"])
@@ -377,6 +378,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
     def _kind(self) -> dict[str, Any]:
         """What a snapshot and the vec it is put into must have in common."""
         return {
+            "backend": type(self).__name__,
             "number of rows": self.num_rows,
             "autoreset_mode": self.autoreset_mode,
             "observation space": self.observation_layout.space,
@@ -391,11 +393,16 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
 
     def close(self, **kwargs: Any) -> None:
         """Close every env and release everything. May be called twice and in any state."""
-        if self.__dict__.get("_state", CLOSED) is CLOSED:
+        state = self.__dict__.get("_state", CLOSED)
+        if state is CLOSED:
             return
         self._state = CLOSED
+        try:
+            errors = self._shut(moving=state is MOVING)
+        except BaseException:  # Ctrl-C, say: another close() goes on with it
+            self._state = FAILED
+            raise
         self.closed = True
-        errors = self._shut()
         if errors:
             raise errors[0]
 
@@ -432,6 +439,20 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         self._state = then
         return result
 
+    def _ask(self, verb: str, question: Callable[[], Result]) -> Result:
+        """Let the backend reach into the envs. Whatever they answer, the vec is then as it was."""
+        self._check_idle(verb)
+        before, self._state, self._pending = self._state, MOVING, verb
+        try:
+            return question()
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                before = FAILED  # interrupted, so that nobody knows who was reached
+            raise
+        finally:
+            if self._state is MOVING:
+                self._state = before
+
     def _receive(
         self,
     ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
@@ -457,10 +478,6 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         self._unchecked.discard(verb)
         if warn_if_outside(self.observation_layout, self._columns, self._mask, self.agents_per_env, verb):
             self._unchecked.clear()
-
-    def _drop_pending(self) -> None:
-        if self._state is PENDING and self._arrived is None:
-            self._move(self._finish, READY)
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if seed is None or isinstance(seed, (int, np.integer)):

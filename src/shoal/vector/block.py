@@ -1,7 +1,7 @@
 """Block: a run of envs and the rows they step into, wherever they run.
 
-A Serial vec is one block; a worker process will own a few. Building one takes two moves, because rows can
-be laid out only when the spaces are known: `build_envs`, then `Block`.
+A Serial vec is one block, and so is what a worker process owns. Building one takes two moves, because rows
+can be laid out only when the spaces are known: `build_envs`, then `Block`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,16 @@ Unit = SingleEnv | Env | GymnasiumVectorEnv[Any, Any, Any]
 """What one creator made: one env, or a vector env with several."""
 
 
-def build_envs(creators: Iterable[Creator]) -> list[Unit]:
-    """Call every creator once. If one fails, the envs made so far are closed."""
+def build_envs(creators: Iterable[Creator], first: int = 0) -> list[Unit]:
+    """Call every creator once. If one fails, the envs made so far are closed.
+
+    Args:
+        creators: One per unit.
+        first: The number of the first one, for messages.
+    """
     units: list[Unit] = []
     try:
-        for index, creator in enumerate(creators):
+        for index, creator in enumerate(creators, first):
             try:
                 units.append(adopt(creator()))
             except Exception as error:

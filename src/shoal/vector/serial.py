@@ -120,5 +120,5 @@ class Serial(VectorEnv):
         self._block.restore(state)
         self._begin_step = self._block.step
 
-    def _shut(self) -> list[Exception]:
+    def _shut(self, *, moving: bool) -> list[Exception]:
         return self._block.close()

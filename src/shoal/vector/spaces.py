@@ -47,6 +47,14 @@ class UnitFacts:
             metadata.get("autoreset_mode") if nested else None,
         )
 
+    def is_like(self, other: UnitFacts) -> bool:
+        """Whether one can stand for the other, rows and all."""
+        ours, theirs = (
+            (facts.observation_space, facts.action_space, facts.num_envs, facts.num_agents)
+            for facts in (self, other)
+        )
+        return ours == theirs
+
 
 @dataclass(frozen=True)
 class VecSpaces:

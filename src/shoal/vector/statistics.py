@@ -13,23 +13,39 @@ from shoal.buffers import Arena
 from shoal.errors import ArgumentError
 
 
-def report(figures: tuple[int, int, int, float, float]) -> dict[str, float]:
+def report(
+    figures: tuple[int, int, int, float, float], workers: dict[str, float] | None = None
+) -> dict[str, Any]:
     """What a vec has done and how long it took.
 
     - ``vector_steps``, ``transitions`` (of all agents; rows that only reset are not counted), ``episodes``
     - ``seconds_in_step``: from `send` to its rows; ``seconds_outside``: the caller's own time in between
     - ``steps_per_second``: transitions per second of both together
+    - ``bound``: what a run waits for, ``"envs"`` or ``"learner"``: whichever of the two times is longer
+
+    A vec with workers adds
+
+    - ``seconds_step``: that the slowest worker took in each step, envs and packing;
+      ``seconds_signal``: beyond that, until this process knew; ``seconds_view``: then, to make the batch
+    - ``seconds_waiting``: that this process waited for workers; ``seconds_workers_waiting``: that workers
+      waited for a call, on average; ``seconds_workers_stepping``: that they worked, on average
+    - ``restarts``: workers that were replaced, with ``on_error="restart"``
     """
     vector_steps, transitions, episodes, inside, outside = figures
     seconds = inside + outside
-    return {
+    result: dict[str, Any] = {
         "vector_steps": vector_steps,
         "transitions": transitions,
         "episodes": episodes,
         "seconds_in_step": inside,
         "seconds_outside": outside,
         "steps_per_second": transitions / seconds if seconds else 0.0,
+        "bound": "envs" if inside >= outside else "learner",
     }
+    if workers is not None:
+        view = inside - workers["seconds_step"] - workers["seconds_signal"]
+        result.update(workers, seconds_view=max(0.0, view))
+    return result
 
 
 class EpisodeClock:

@@ -1,0 +1,118 @@
+"""The cores this process may really use, and how a pool of workers uses them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.errors import ArgumentError
+
+
+def usable_cores() -> int:
+    """Cores by affinity, and no more than the cgroups this process is in give it time for."""
+    return max(1, min([len(affinity()), *(math.ceil(quota) for quota in cgroup_quotas())]))
+
+
+def affinity() -> list[int]:
+    """The cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def cgroup_quotas(root: Path = Path("/")) -> Iterator[float]:
+    """The quota of this process's cgroup and of each above it, in cores; of both versions of cgroups."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, own = line.split(":", 2)
+        if not controllers:
+            mount, read = root / "sys/fs/cgroup", _quota_of_version_2
+        elif "cpu" in controllers.split(","):
+            mount, read = root / "sys/fs/cgroup/cpu", _quota_of_version_1
+        else:
+            continue
+        group = mount / own.strip("/")
+        for folder in (group, *group.parents):
+            with suppress(OSError, ValueError):
+                quota = read(folder)
+                if quota > 0:
+                    yield quota
+            if folder == mount:
+                break
+
+
+def _quota_of_version_2(folder: Path) -> float:
+    time, period = (folder / "cpu.max").read_text().split()  # "max 100000" raises: no number
+    return int(time) / int(period)
+
+
+def _quota_of_version_1(folder: Path) -> float:
+    time = int((folder / "cpu.cfs_quota_us").read_text())  # -1: none
+    return time / int((folder / "cpu.cfs_period_us").read_text())
+
+
+class Patience(NamedTuple):
+    """How often a waiting process looks, and what it does in between, before it sleeps: see handshake.hpp."""
+
+    pauses: int
+    yields: int
+
+
+def patience_with(num_workers: int, cores: int) -> Patience:
+    """What serves a pool best, by measurement on two cores.
+
+    A process that waits with pauses keeps a core from whoever it waits for, so there are few where not
+    everybody has a core of its own; a yield gives the core away if anybody wants it. To sleep at once would
+    cost 30 to 60 us a step, the time to wake a core. After 500 yields (some 0.2 ms on a core that nobody else
+    wants) nothing is about to come; where several workers share a core, they are in each other's way sooner.
+    Where strangers keep the cores busy, the handshake finds out that sleeping is better (`Habit`).
+
+    To keep each worker on a core of its own gave 4 % more on a quiet machine, and half the speed beside one
+    busy stranger: so the scheduler decides.
+    """
+    return Patience(pauses=100 if num_workers < cores else 20, yields=500 if num_workers <= cores else 100)
+
+
+def split(
+    creators: int,
+    num_workers: Any,
+    envs_per_worker: Any,
+    cores: int,
+    *,
+    parent_steps: bool,
+) -> list[int]:
+    """How many creators each share gets, the parent's own first if it has one.
+
+    Raises:
+        ArgumentError: If that cannot be done.
+    """
+    for name, value in (("num_workers", num_workers), ("envs_per_worker", envs_per_worker)):
+        if value is not None and not (isinstance(value, (int, np.integer)) and value >= 1):
+            raise ArgumentError(f"{name}: expected a positive integer, got {value!r}")
+    if num_workers is not None and envs_per_worker is not None:
+        raise ArgumentError("num_workers and envs_per_worker: each follows from the other, pass one of them")
+    most = creators - parent_steps
+    if most < 1:
+        raise ArgumentError("parent_steps: expected at least 2 envs, one for a worker, got 1")
+    if envs_per_worker is not None:
+        if parent_steps and envs_per_worker >= creators:
+            raise ArgumentError(
+                f"envs_per_worker: expected less than {creators}, so that something is left for a worker, "
+                f"got {envs_per_worker}"
+            )
+        return [min(envs_per_worker, creators - first) for first in range(0, creators, envs_per_worker)]
+    if num_workers is None:
+        num_workers = max(1, min(cores - parent_steps, most))
+    if num_workers > most:
+        raise ArgumentError(f"num_workers: expected at most {most}, one per creator, got {num_workers}")
+    shares = int(num_workers) + parent_steps
+    return [creators // shares + (share < creators % shares) for share in range(shares)]

@@ -1,0 +1,27 @@
+"""The backends that exist where the tests run, each called like `shoal.Serial`."""
+
+from functools import partial
+
+import shoal
+from shoal import _core
+
+
+def processes(creators, num_envs=None, num_workers=2, **options):
+    """As many workers as asked for, or as there are envs."""
+    count = len(creators) if isinstance(creators, list) else num_envs or 1
+    return shoal.Multiprocessing(creators, num_envs, num_workers=min(num_workers, count), **options)
+
+
+def with_parent(creators, num_envs=None, **options):
+    """The parent steps a share, if there is anything to share."""
+    count = len(creators) if isinstance(creators, list) else num_envs or 1
+    return shoal.Multiprocessing(creators, num_envs, num_workers=1, parent_steps=count > 1, **options)
+
+
+BACKENDS = {"serial": shoal.Serial}
+if _core.NAME == "native":
+    BACKENDS |= {
+        "one worker": partial(processes, num_workers=1),
+        "two workers": processes,
+        "parent steps": with_parent,
+    }
