@@ -17,7 +17,16 @@ SETTINGS = {
 LONGEST_SLICE_MS = 100
 
 # No installs but Gymnasium's, and no process-based peers, whose start takes longer than their slices.
-QUICK = ("bare", "bare x2", "shoal.Serial", "shoal.Serial copy", "shoal.Serial stats", "gymnasium Sync")
+QUICK = (
+    "bare",
+    "bare x2",
+    "shoal.Serial",
+    "shoal.Serial copy",
+    "shoal.Serial stats",
+    "shoal.Multiprocessing",
+    "shoal.Multiprocessing parent",
+    "gymnasium Sync",
+)
 # Only where what is copied weighs something, or what it costs is to be known.
 COPIES = ("gymnasium Sync copy",)
 # Beside the same contestants without infos, in the same cycles, so that the difference can be taken.
@@ -33,9 +42,12 @@ QUICK_CASES = (
 )
 FULL_CASES = (
     *QUICK_CASES,
+    ("frame", 256),
     ("cartpole", 256),
+    ("cartpole", 8),
     ("lunarlander", 64),
     ("busy", 64),
+    ("busy", 8),
     ("variable", 64),
 )
 

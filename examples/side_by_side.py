@@ -1,6 +1,6 @@
-"""Step a Gymnasium env through Shoal and through Gymnasium's own vector env, side by side.
+"""Step a Gymnasium env through Shoal and through Gymnasium's own vector envs, side by side.
 
-Both get the same actions in turns of about 50 ms, because a shared machine changes its speed from one second
+All get the same actions in turns of about 50 ms, because a shared machine changes its speed from one second
 to the next: only what was measured together can be compared.
 
     make run
@@ -9,6 +9,7 @@ to the next: only what was measured together can be compared.
 """
 
 import argparse
+import os
 import statistics
 import time
 from contextlib import suppress
@@ -52,6 +53,9 @@ NOTHING = {
 }
 
 
+REFERENCE = "gymnasium Sync"
+
+
 def measure(vec: gymnasium.vector.VectorEnv, actions: list, seconds: float) -> float:
     """Vector steps per second over about `seconds`."""
     begun, steps = time.perf_counter(), 0
@@ -88,10 +92,14 @@ def main() -> None:
         return Nothing(NOTHING[args.env]) if args.env in NOTHING else gymnasium.make(args.env)
 
     creators = [create] * args.num_envs
-    contestants = {
+    contestants: dict[str, gymnasium.vector.VectorEnv] = {
+        REFERENCE: gymnasium.vector.SyncVectorEnv(creators, copy=False),
+        "gymnasium Async": gymnasium.vector.AsyncVectorEnv(creators, copy=False),
         "shoal.Serial": shoal.Serial(creators, copy=False),
-        "gymnasium SyncVectorEnv": gymnasium.vector.SyncVectorEnv(creators, copy=False),
+        "shoal.Multiprocessing": shoal.Multiprocessing(creators, copy=False),
     }
+    if args.num_envs > 1:
+        contestants["... parent_steps=True"] = shoal.Multiprocessing(creators, copy=False, parent_steps=True)
     space = contestants["shoal.Serial"].action_space
     space.seed(0)
     actions = [space.sample() for _ in range(10)]
@@ -99,7 +107,7 @@ def main() -> None:
         vec.reset(seed=0)
         measure(vec, actions, 0.1)
 
-    turns = max(4, round(args.seconds / 0.1))
+    turns = max(4, round(args.seconds / (0.05 * len(contestants))))
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     console = Console()
     with Progress(console=console, transient=True) as progress:
@@ -110,19 +118,18 @@ def main() -> None:
     for vec in contestants.values():
         vec.close()
 
-    ours, theirs = rates.values()
-    ratios = np.array(ours) / np.array(theirs)
-    console.print(f"{args.num_envs} x {args.env}, one process, {turns} turns each")
-    table = Table()
+    cores = len(os.sched_getaffinity(0))
+    table = Table(title=f"{args.num_envs} x {args.env}, {cores} cores, {turns} turns each")
     table.add_column("vector env")
-    table.add_column("steps per second", justify="right")
+    for title in ("steps per second", "of Sync", "half of all turns"):
+        table.add_column(title, justify="right")
     for name, measured in rates.items():
-        table.add_row(name, f"{statistics.median(measured):,.0f}")
+        ratios = np.array(measured) / np.array(rates[REFERENCE])
+        low, median, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+        table.add_row(
+            name, f"{statistics.median(measured):,.0f}", f"{median:.2f}", f"{low:.2f} to {high:.2f}"
+        )
     console.print(table)
-    low, high = np.quantile(ratios, [0.25, 0.75])
-    console.print(
-        f"shoal / gymnasium: {np.median(ratios):.2f} (half of all turns between {low:.2f} and {high:.2f})"
-    )
 
 
 if __name__ == "__main__":

@@ -12,6 +12,14 @@ CONTESTANTS = {
     "shoal.Serial copy": {"backend": "Serial", "copy": True},
     "shoal.Serial flat": {"backend": "Serial", "copy": False, "flat": True},
     "shoal.Serial stats": {"backend": "Serial", "copy": False, "episode_stats": True},
+    "shoal.Multiprocessing": {"backend": "Multiprocessing", "copy": False, "num_workers": 2},
+    "shoal.Multiprocessing parent": {
+        "backend": "Multiprocessing",
+        "copy": False,
+        "num_workers": 1,
+        "parent_steps": True,
+    },
+    "shoal.Multiprocessing 8": {"backend": "Multiprocessing", "copy": False, "num_workers": 8},
 }
 
 
