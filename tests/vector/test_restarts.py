@@ -461,3 +461,13 @@ def test_spaces_that_change_with_a_restart(tmp_path):
         vec.reset(seed=0)
         with pytest.raises(SpaceMismatch, match="are not like those before"):
             vec.step([0])
+
+
+def test_a_partial_reset_after_a_worker_was_lost_in_a_call():
+    with silent() as vec:
+        vec.reset(seed=0)
+        with pytest.raises(WorkerDied, match="left with exit code 1"):
+            vec.call("die")
+        obs, _ = vec.reset(options={"reset_mask": np.array([True, False, False, False])})
+        assert obs[:, 2].tolist() == [0, 0, 0, 0]
+        assert vec.step(ACTIONS)[0][:, 2].tolist() == [1, 1, 1, 1]

@@ -110,7 +110,7 @@ class Multiprocessing(VectorEnv):
         sizes = split(len(self.env_fns), num_workers, envs_per_worker, cores, parent_steps=parent_steps)
         parts = [self.env_fns[first:last] for first, last in pairwise(accumulate(sizes, initial=0))]
         own = parts.pop(0) if parent_steps else []
-        self._on_error, self._timeout, self.parent_steps = on_error, timeout, parent_steps
+        self._timeout, self.parent_steps = timeout, parent_steps
         self._owner = os.getpid()
         self._units = build_envs(own)
         memory: SharedMemory | None = None
@@ -203,6 +203,9 @@ class Multiprocessing(VectorEnv):
     ) -> None:
         self._check_owner()
         parts = [slice(share.first_env, share.first_env + share.num_envs) for share in self._shares]
+        if self._restarts is not None:
+            for worker in self._pool.lost:  # who takes its place begins with all its envs
+                chosen[parts[worker]] = True
         requests = self._pool.requests(
             "reset", [(chosen[part], list(seeds[part]), options) for part in parts]
         )
@@ -286,10 +289,9 @@ class Multiprocessing(VectorEnv):
     def _thaw(self, state: Any) -> None:
         self._check_owner()
         self._pool.settle()
-        # The parent's own share has no restarts, so only its envs.
-        parts = (
-            [(state[0][0],), *((part,) for part in state[1:])] if self._own else [(part,) for part in state]
-        )
+        parts = [(part,) for part in state]
+        if self._own is not None:
+            parts[0] = (state[0][0],)  # the parent's own share has no restarts
         self._ask_all("restore", parts)
 
     def _kind(self) -> dict[str, Any]:
