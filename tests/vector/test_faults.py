@@ -156,13 +156,13 @@ def test_01_an_exception_that_nothing_can_be_known_of():
 
 @pytest.mark.parametrize(("slow", "raises"), [(0, 3), (3, 0)])
 def test_01_the_parent_does_not_wait_for_other_workers_to_raise(slow, raises):
-    sleeper = partial(SlowEnv, slow, 2.0, max_length=LONG)
+    sleeper = partial(SlowEnv, slow, 4.0, max_length=LONG)
     with pool((slow, sleeper), crash(raises, 1, "raise")) as vec:
         vec.reset(seed=0)
         begun = time.monotonic()
         with pytest.raises(ValueError, match="failed as told"):
             vec.step([0] * 4)
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < 3.5
         vec.set_attr("at", LONG)  # waits for the slow one
         assert vec.get_attr("count")[slow] == 1
 
@@ -240,7 +240,7 @@ def test_02_a_worker_that_dies(how, code, text, at, capfd):
         begun = time.monotonic()
         with pytest.raises(WorkerDied, match=text) as caught:
             vec.step([0] * 4) if at else vec.reset()
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < 5
         assert caught.value.env_ids == [2, 3]
         assert caught.value.exit_code == code
         assert "worker 1, which ran envs 2 to 3" in str(caught.value)
@@ -268,7 +268,7 @@ def test_02_a_worker_killed_between_steps():
         begun = time.monotonic()
         with pytest.raises(WorkerDied, match=r"worker 0, which ran envs 0 to 1, was killed by signal 9"):
             vec.step([0] * 4)
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < 5
         still_works(vec)
         assert len(set(vec.call("pid"))) == 2
 
@@ -323,11 +323,11 @@ def test_02_a_worker_killed_while_it_works_on_a_step_that_is_dropped():
 
 @pytest.mark.parametrize("again", ["close", "reset"])
 def test_03_an_env_that_hangs(again):
-    with pool(hang(2, 2), timeout=0.3) as vec:
+    with pool(hang(2, 2), timeout=2.0) as vec:
         vec.reset(seed=0)
         vec.step([0] * 4)
         with pytest.raises(
-            WorkerTimeout, match=r"worker 1.*has not answered within 0.3 s. It was last in env 2"
+            WorkerTimeout, match=r"worker 1.*has not answered within 2 s. It was last in env 2"
         ):
             vec.step([0] * 4)
         with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
@@ -338,11 +338,11 @@ def test_03_an_env_that_hangs(again):
             assert obs[:, 4].tolist() == [5, 6, 7, 8]
             assert vec.step([0] * 4)[0][:, 2].tolist() == [1] * 4
         vec.close()
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 20  # not an hour
 
 
 def test_03_a_timeout_is_a_timeout_error():
-    with pool(hang(0, 1), timeout=0.1) as vec:
+    with pool(hang(0, 1), timeout=2.0) as vec:
         vec.reset(seed=0)
         with pytest.raises(TimeoutError, match="env 0") as caught:
             vec.step([0] * 4)
@@ -354,7 +354,7 @@ def test_03_a_call_that_hangs():
         def wait(self):
             time.sleep(3600)
 
-    with shoal.Multiprocessing([SentinelEnv, Waits], num_workers=2, timeout=0.2) as vec:
+    with shoal.Multiprocessing([SentinelEnv, Waits], num_workers=2, timeout=2.0) as vec:
         vec.reset(seed=0)
         with pytest.raises(AttributeError, match="wait"):
             vec.call("wait")
@@ -369,8 +369,8 @@ def test_03_a_creator_that_hangs():
     with pytest.raises(
         WorkerTimeout, match="worker 0, which ran env 0, has not answered while it was starting"
     ):
-        shoal.Multiprocessing([partial(time.sleep, 3600), SentinelEnv], num_workers=2, timeout=0.5)
-    assert time.monotonic() - begun < 3
+        shoal.Multiprocessing([partial(time.sleep, 3600), SentinelEnv], num_workers=2, timeout=2.0)
+    assert time.monotonic() - begun < 20
 
 
 # -- 4: a creator fails ------------------------------------------------------------------------------------
@@ -394,7 +394,7 @@ def test_04_a_creator_that_takes_its_worker_along():
 
 def test_04_a_creator_that_fails_beside_one_that_takes_long():
     def slow():
-        time.sleep(3)
+        time.sleep(60)
         return SentinelEnv()
 
     def fail():
@@ -403,7 +403,7 @@ def test_04_a_creator_that_fails_beside_one_that_takes_long():
     begun = time.monotonic()
     with pytest.raises(OSError, match="no licence left"):
         shoal.Multiprocessing([slow, fail], num_workers=2)
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 30
 
 
 def test_04_spaces_that_do_not_fit_end_the_workers():
@@ -755,7 +755,7 @@ def test_03_long_timeouts(timeout):
 
 
 def test_03_a_worker_that_does_not_read():
-    with pids(timeout=0.5) as vec:
+    with pids(timeout=2.0) as vec:
         vec.reset(seed=0)
         pid = vec.call("pid")[3]
         os.kill(pid, signal.SIGSTOP)

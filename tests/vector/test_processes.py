@@ -232,14 +232,14 @@ def test_an_id_registered_anew_is_that_of_the_parent(method):
 def test_a_creator_that_dies_and_leaves_a_child():
     def create():
         if os.fork() == 0:
-            time.sleep(2)
+            time.sleep(8)
             os._exit(0)
         os._exit(9)
 
     begun = time.monotonic()
     with pytest.raises(WorkerDied, match="exit code 9"):
         shoal.Multiprocessing(create, 1)
-    assert time.monotonic() - begun < 1.5
+    assert time.monotonic() - begun < 7
 
 
 # -- forks of the parent -----------------------------------------------------------------------------------
@@ -426,7 +426,7 @@ def test_05_a_killed_parent_takes_its_workers_with_it(method, tmp_path, action):
     time.sleep(0.1)
     process.kill()
     process.wait()
-    assert wait_until(lambda: not any(map(running, pids)), 1.0)
+    assert wait_until(lambda: not any(map(running, pids)), 5.0)  # usually some milliseconds
     process.communicate()
 
 
