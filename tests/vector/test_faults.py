@@ -692,7 +692,7 @@ def test_10_an_info_that_cannot_be_pickled():
 
     with pool((1, partial(Locked, 1, LONG))) as vec:
         vec.reset(seed=0)
-        with pytest.raises(EnvError, match="the infos cannot be pickled"):
+        with pytest.raises(EnvError, match="an info cannot be pickled"):
             vec.step([0] * 4)
 
 

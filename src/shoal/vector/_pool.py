@@ -52,6 +52,8 @@ from shoal.vector.spaces import UnitFacts
 
 ALL_PLAIN, ALL_ANSWERED, SOME_FAILED, NEWS, TIMED_OUT = range(5)  # what a wait may come to: signals.hpp
 
+RESTART = 'use on_error="restart"'
+
 GRACE = 1.0  # seconds for a worker to finish by itself what is no longer wanted
 CLOSING = 10.0  # seconds to close its envs, if the vec has no timeout
 
@@ -397,8 +399,8 @@ class Pool:
         self.kill(worker, GRACE)  # it is dead, but its death may not have been told, or not been heard
         code = self._exit_codes.get(worker)
         error = WorkerDied(
-            f"worker {worker}, which ran {self._envs_of(worker)}, {_how(code)}.{self._whereabouts(worker)} "
-            'Call reset() to start it anew, or use on_error="restart".',
+            f"worker {worker}, which ran {self._envs_of(worker)}, {_how(code)}.{self._whereabouts(worker)}"
+            f"{self._advice(RESTART)}",
             self._ids[worker],
         )
         error.exit_code = code if isinstance(code, int) else None
@@ -408,9 +410,15 @@ class Pool:
         self.lost.add(worker)
         return WorkerTimeout(
             f"worker {worker}, which ran {self._envs_of(worker)}, has not answered {when}."
-            f"{self._whereabouts(worker)} Call reset() to start it anew, or allow more by timeout=.",
+            f"{self._whereabouts(worker)}{self._advice('allow more by timeout=')}",
             self._ids[worker],
         )
+
+    def _advice(self, other: str) -> str:
+        """What to do, unless there is no vec yet or it does so by itself."""
+        if not self._shares or self._shares[0].keeps:
+            return ""
+        return f" Call reset() to start it anew, or {other}."
 
     def _whereabouts(self, worker: int) -> str:
         env = self.signals.last_env(worker) if self._shares else -1

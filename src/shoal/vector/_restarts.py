@@ -62,6 +62,9 @@ class Restarts:
         """The workers are about to be called: for a step, or for this reset."""
         self._moment += 1
         self._options = options
+        if chosen is not None and chosen.all():  # a new beginning for everybody
+            self._strikes = [0] * len(self._shares)
+            self._failed_at = [-STRIKES] * len(self._shares)
         for env in [] if chosen is None else np.flatnonzero(chosen).tolist():
             if seeds[env] is not None:
                 self._seeds[env] = seeds[env]  # that of a new env is derived from it

@@ -125,7 +125,7 @@ class _Worker:
         )
         self._block = Block(units, run)
         self._signals = WorkerSignals(block, share.worker, *share.patience)
-        self._arena = run.arena
+        self._arena, self._progress = run.arena, progress
         self._kept = share.kept(block).rows(first, last) if share.keeps else None
         self._due = share.due
         self._resets_at_first_step = share.due is not None and share.mode is AutoresetMode.NEXT_STEP
@@ -175,6 +175,7 @@ class _Worker:
             return [pack_error(error) for error in self._block.close()]
         if verb == "reset":
             return self._reset(*arguments)
+        self._progress[0] = -1  # what follows goes through all envs
         if verb == "snapshot":
             return self._block.snapshot(), self._due, self._resets_at_first_step
         if verb == "restore":
@@ -189,7 +190,7 @@ def _pickled(said: Any, verb: str) -> bytes:
     try:
         return dumps(said)
     except Exception as error:
-        what = "the infos" if verb in ("infos", "reset") else f"what {verb} gave"
+        what = "an info" if verb in ("infos", "reset") else f"what {verb} gave"
         raise EnvError(f"{what} cannot be pickled, so it cannot leave its worker: {error}") from error
 
 

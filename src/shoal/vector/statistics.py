@@ -19,7 +19,7 @@ def report(
     """What a vec has done and how long it took.
 
     - ``vector_steps``, ``transitions`` (of all agents; rows that only reset are not counted), ``episodes``
-    - ``seconds_in_step``: from `send` to its rows; ``seconds_outside``: the caller's own time in between
+    - ``seconds_in_step``: in `step`, or `send` and `recv`; ``seconds_outside``: the caller's own time between
     - ``steps_per_second``: transitions per second of both together
     - ``bound``: what a run waits for, ``"envs"`` or ``"learner"``: whichever of the two times is longer
 
