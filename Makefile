@@ -39,12 +39,12 @@ bench-full: $(VENV)/.ready-cli ## Measure all envs and all peers (about 20 minut
 
 # Python must load the sanitizers first, and leave each object to malloc, so that they see it. What Python
 # itself never frees is no leak of ours: tests/core/test_memory.py looks for those. Left out are the harness and
-# the starting and ending of processes: they take long with sanitizers, and have no part in the core.
+# the starting and ending of processes, which have no part in the core, and what is slow already without.
 test-asan: $(ASAN_VENV)/.ready ## Run the tests with AddressSanitizer and UBSan in the core
 	@export LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc SHOAL_CORE=native; \
 	$(ASAN_VENV)/bin/python -c 'from shoal._core import _native; _native.__sanitized__' && \
-	$(ASAN_VENV)/bin/python -m pytest --ignore tests/test_benchmarks.py --ignore tests/vector/test_processes.py $(ARGS)
+	$(ASAN_VENV)/bin/python -m pytest -m "not slow" --ignore tests/test_benchmarks.py --ignore tests/vector/test_processes.py $(ARGS)
 
 # ThreadSanitizer cannot start where the kernel scatters addresses wider than it expects, so that is switched off
 # if the machine allows it.
