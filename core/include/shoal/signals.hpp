@@ -201,9 +201,11 @@ class ParentSignals {
                line.call.number.load(std::memory_order_relaxed);
     }
     bool answers(std::size_t worker, Patience patience, std::uint64_t limit) {
-        if (!pending_[worker] || has_answered(worker)) return true;
+        if (!pending_[worker]) return true;
         Answer& answer = lines_[worker].answer;
+        // Looked at once: an answer that came between two looks would be waited for again.
         const Number before = answer.number.load(std::memory_order_acquire);
+        if (before == lines_[worker].call.number.load(std::memory_order_relaxed)) return true;
         if (!changes_soon(answer.number, before, patience))
             changes_while_parked(answer.number, before, answer.parent_parks, limit);
         return has_answered(worker);
