@@ -98,6 +98,6 @@ $(ASAN_VENV)/.ready: $(VENV)/.ready-dev
 	@touch $@
 
 # Straight from the compiler: it has nothing to do with Python.
-build/handshake_test: core/tests/handshake_test.cpp core/include/shoal/handshake.hpp
+build/handshake_test: core/tests/handshake_test.cpp core/include/shoal/handshake.hpp core/include/shoal/seats.hpp
 	@mkdir -p $(@D)
 	@$(CXX) -std=c++17 -O1 -g -fsanitize=thread -Wall -Wextra -Wpedantic -Werror -pthread -I core/include $< -o $@

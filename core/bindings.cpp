@@ -55,8 +55,8 @@ NB_MODULE(_native, module) {
     });
     nb::class_<shoal::ParentSignals>(module, "ParentSignals",
                                      nb::type_slots(shoal::collectable<shoal::ParentSignals>))
-        .def(nb::init<nb::object, std::size_t, int, int, int, bool>(), "memory"_a, "workers"_a, "pauses"_a,
-             "yields"_a, "news"_a, "parent_steps"_a)
+        .def(nb::init<nb::object, std::size_t, int, int, int, bool, std::size_t>(), "memory"_a, "workers"_a, "pauses"_a,
+             "yields"_a, "news"_a, "parent_steps"_a, "usable_cores"_a)
         .def("renew", &shoal::ParentSignals::renew)
         .def("post", &shoal::ParentSignals::post)
         .def("post_to", &shoal::ParentSignals::post_to)

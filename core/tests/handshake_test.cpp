@@ -52,6 +52,7 @@ static long watched_syscall(long number, std::uint32_t* word, int operation, std
 #define syscall watched_syscall
 #include "shoal/handshake.hpp"
 #undef syscall
+#include "shoal/seats.hpp"
 
 namespace {
 
@@ -137,28 +138,6 @@ void post_to_nobody_wakes_nobody() {
     check_equal(asked.wakes, 0, "wakes");
 }
 
-// Yields, until they are noticed later than sleeping would be; and again, once they are not.
-void habit_follows_what_is_noticed_sooner() {
-    const auto ways = [](shoal::Habit& habit, int turns, std::uint64_t late_yielding, std::uint64_t late_parking) {
-        int yielding = 0;
-        for (int turn = 0; turn < turns; ++turn) {
-            const bool yields = habit.yields();
-            yielding += yields;
-            habit.learn(1000, 1000 + (yields ? late_yielding : late_parking));
-        }
-        return yielding;
-    };
-    shoal::Habit habit;
-    check_equal(ways(habit, 255, 500, 50'000), 255, "yields on a quiet machine");
-    check_equal(ways(habit, 256, 500, 50'000), 255, "yields on a quiet machine, with a try of the other way");
-    check(ways(habit, 256, 3'000'000, 60'000) < 8, "went on yielding to a stranger");
-    check(ways(habit, 256, 3'000'000, 60'000) <= 1, "went back to yielding to a stranger");
-    ways(habit, 256 * 200, 500, 60'000);  // the stranger has gone, and each try says so
-    check(ways(habit, 256, 500, 60'000) >= 255, "never yields again");
-    habit.learn(2000, 1000);  // clocks of two cores may differ a little
-    check(habit.yields() || habit.yields(), "time that runs backwards");
-}
-
 // Also where the numbers begin again.
 void post_just_before_sleep_is_seen() {
     for (const Number old : {Number{7}, std::numeric_limits<Number>::max()}) {
@@ -171,6 +150,71 @@ void post_just_before_sleep_is_seen() {
         check_equal(asked.timeouts, 0, "sleeps that ended by their limit");
         check_equal(asked.wakes, 1, "wakes");
     }
+}
+
+// --- Seats --------------------------------------------------------------------------------------------------------
+
+using shoal::Core;
+using shoal::Seats;
+
+// Takes steps of some microseconds until somebody is asked to move; returns after how many, or -1.
+struct Sitting {
+    Seats seats{{0, 1, 2}};
+    std::uint64_t now = 1;
+    std::optional<Seats::Move> move;
+
+    int steps(const std::vector<Core>& cores, int count, std::uint64_t microseconds = 50) {
+        for (int step = 1; step <= count; ++step) {
+            now += 1000 * microseconds;
+            move = seats.after_step(cores, 1000 * microseconds, now);
+            if (move) return step;
+        }
+        return -1;
+    }
+};
+
+void who_shares_a_core_moves_to_a_free_one() {
+    Sitting sitting;
+    check_equal(sitting.steps({0, 1, 2}, 100), -1, "moves where everybody has a core");
+    check_equal(sitting.steps({0, 2, 2}, Seats::row - 1), -1, "moves that come too soon");
+    check_equal(sitting.steps({0, 1, 2}, 1), -1, "moves where everybody has a core again");
+    check_equal(sitting.steps({2, 0, 2}, 100), Seats::row, "steps until the move");
+    check_equal(sitting.move->who, 2, "who moves: the last");
+    check_equal(sitting.move->to, 1, "to the core where nobody is");
+}
+
+void nobody_moves_without_a_free_core_or_for_long_steps() {
+    Sitting sitting;
+    check_equal(sitting.steps({0, 1, 2, 2}, 100), -1, "moves where all cores are taken");
+    check_equal(sitting.steps({0, -1, -1}, 100), -1, "moves where nobody knows the core");
+    check_equal(sitting.steps({0, 1, 1}, 100, 2000), -1, "moves where the scheduler keeps up");
+}
+
+void move_that_does_not_help_is_tried_seldom() {
+    Sitting sitting;
+    const auto moves_in = [&](int trials, std::uint64_t afterwards) {
+        int moves = 0;
+        for (int step = 0; step < trials; ++step) {
+            if (sitting.steps({0, 0}, 1) < 0) continue;
+            ++moves;
+            sitting.steps({0, 1}, Seats::trial, afterwards);
+        }
+        return moves;
+    };
+    const int helpful = moves_in(20'000, 25), useless = moves_in(20'000, 60);
+    check(helpful > 300, "a move that helps is made whenever it is crowded");
+    check(useless > 1 && useless < 10, "a move that does not help is made again and again");
+}
+
+void move_leaves_its_thread_free() {
+    const std::vector<Core> allowed = shoal::allowed_cores();
+    check(!allowed.empty(), "no core is allowed");
+    for (const Core core : allowed) {
+        shoal::move_to(core);
+        check(shoal::allowed_cores() == allowed, "a move keeps its thread from other cores");
+    }
+    for (const Core core : {-1, 1 << 30}) shoal::move_to(core);
+    check(shoal::allowed_cores() == allowed, "a move to no core");
 }
 
 // --- Parent and workers -------------------------------------------------------------------------------------------
@@ -344,7 +388,7 @@ class Parent {
     bool answers(std::size_t worker) {
         if (!pending_[worker]) return true;
         Line& line = party_.lines[worker];
-        const Number before = line.call.number.load(std::memory_order_relaxed) - 1;
+        const Number before = shoal::unanswered(line);
         return shoal::changes_soon(line.answer.number, before, patience_) ||
                park(line.answer.number, before, line.answer.parent_parks, deeds);
     }
@@ -400,8 +444,12 @@ int main() {
     test("a change is not slept over", change_is_not_slept_over);
     test("waiting awake asks nothing of the kernel", waiting_awake_asks_nothing);
     test("a post to nobody wakes nobody", post_to_nobody_wakes_nobody);
-    test("habit follows what is noticed sooner", habit_follows_what_is_noticed_sooner);
     test("a post just before the sleep is seen", post_just_before_sleep_is_seen);
+
+    test("who shares a core moves to a free one", who_shares_a_core_moves_to_a_free_one);
+    test("nobody moves without a free core, or for long steps", nobody_moves_without_a_free_core_or_for_long_steps);
+    test("a move that does not help is tried seldom", move_that_does_not_help_is_tried_seldom);
+    test("a move leaves its thread free", move_leaves_its_thread_free);
 
     const Patience parks_at_once{}, only_pauses{300, 0}, only_yields{0, 20}, usual{20, 500};
     const Patience all[] = {parks_at_once, only_pauses, only_yields, usual};

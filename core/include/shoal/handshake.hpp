@@ -44,7 +44,7 @@ static_assert(sizeof(std::atomic<Number>) == sizeof(Number), "a futex is a plain
 struct alignas(cache_line) Call {
     std::atomic<Number> number;        // of calls posted so far
     std::uint32_t verb;                // of the last of them
-    std::uint64_t posted;              // when it was, on the clock that all processes share
+    std::int32_t core;                 // to move to before it, plus one; 0: none
     std::atomic<Number> worker_parks;  // the worker sleeps until `number` changes
 };
 
@@ -52,7 +52,7 @@ struct alignas(cache_line) Call {
 struct alignas(cache_line) Answer {
     std::atomic<Number> number;        // of the last call that has been answered
     std::uint32_t outcome;             // of that call
-    std::uint64_t posted;              // when it was
+    std::int32_t core;                 // on which it was worked
     std::uint64_t worked;              // nanoseconds from seeing that call to its answer
     std::atomic<std::uint64_t> waited; // nanoseconds without a call, all together; read at any time
     std::atomic<Number> parent_parks;  // the parent sleeps until `number` changes
@@ -75,31 +75,6 @@ struct Line {
 struct Patience {
     int pauses = 0;
     int yields = 0;
-};
-
-// Which way of waiting is noticed soonest here and now: with yields, or parking at once.
-//
-// On a quiet machine a yield comes back within a microsecond, and a sleeper wakes after some 50. But a yield gives
-// the core to whoever wants it, and if that is a stranger with much to do it comes back milliseconds later, while a
-// sleeper that is woken goes first. So both are tried, the worse one seldom, and how late each was is remembered.
-class Habit {
-   public:
-    bool yields() {
-        const bool better = late_[1] <= late_[0];
-        yields_ = (++turn_ % 256 == 0) ? !better : better;
-        return yields_;
-    }
-    // What was waited for had happened at that time. A hiccup of the machine, rare and long, says little of either
-    // way, so it counts for no more than a lateness that matters.
-    void learn(std::uint64_t happened, std::uint64_t noticed) {
-        const std::uint64_t late = noticed > happened ? std::min<std::uint64_t>(noticed - happened, 150'000) : 0;
-        late_[yields_] += (static_cast<double>(late) - late_[yields_]) / 8;
-    }
-
-   private:
-    double late_[2] = {50'000, 0};  // nanoseconds: parking, yielding
-    unsigned turn_ = 0;
-    bool yields_ = true;
 };
 
 inline std::uint64_t nanoseconds_now() {
@@ -146,6 +121,10 @@ inline void wake(std::atomic<Number>&) {}
 inline bool changed(const std::atomic<Number>& word, Number old) {
     return word.load(std::memory_order_acquire) != old;
 }
+
+// What `answer.number` is until the last call is answered. Follows from the call, not from a look at the answer:
+// whoever looks whether it has come, and then what to wait for, sleeps over one that comes in between.
+inline Number unanswered(const Line& line) { return line.call.number.load(std::memory_order_relaxed) - 1; }
 
 // The first two phases: true if the word has changed.
 inline bool changes_soon(const std::atomic<Number>& word, Number old, Patience patience) {

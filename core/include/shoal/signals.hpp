@@ -10,10 +10,13 @@
 #include <unistd.h>
 
 #include <new>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "shoal/handshake.hpp"
 #include "shoal/python.hpp"
+#include "shoal/seats.hpp"
 
 namespace shoal {
 
@@ -66,13 +69,15 @@ class ParentSignals {
     enum Waited { all_plain, all_answered, some_failed, news, timed_out };
 
     ParentSignals(nb::object memory, std::size_t workers, int pauses, int yields, int news_descriptor,
-                  bool parent_steps)
+                  bool parent_steps, std::size_t usable_cores)
         : lines_(lines_in(memory, workers)),
           pending_(workers, false),
           patience_{pauses, yields},
           news_descriptor_(news_descriptor),
-          parent_steps_(parent_steps) {
+          parent_steps_(parent_steps),
+          cores_(1 + workers) {
         holder.hold(memory);
+        if (cores_.size() <= usable_cores) seats_.emplace(allowed_cores());
         for (std::size_t worker = 0; worker < workers; ++worker) renew(worker);
     }
 
@@ -89,13 +94,13 @@ class ParentSignals {
         posted_ = nanoseconds_now();
         const std::size_t workers = pending_.size();
         // First all words, so that those who look begin at once; then the system calls.
-        for (std::size_t worker = 0; worker < workers; ++worker) write(worker, verb, posted_);
+        for (std::size_t worker = 0; worker < workers; ++worker) write(worker, verb);
         for (std::size_t worker = 0; worker < workers; ++worker) wake(worker);
     }
 
     void post_to(std::size_t worker, std::uint32_t verb) {
         check(worker);
-        write(worker, verb, nanoseconds_now());
+        write(worker, verb);
         wake(worker);
     }
 
@@ -105,7 +110,6 @@ class ParentSignals {
         const bool endless = timeout < 0;
         const auto limit = endless ? 0 : static_cast<std::uint64_t>(std::min(timeout, 1e9) * 1e9);
         std::size_t first = 0;  // all before it have answered
-        const Patience patience = habit_.yields() ? patience_ : Patience{patience_.pauses, 0};
         for (bool looking = false;; looking = true) {
             if (looking) {
                 if (PyErr_CheckSignals() < 0) nb::raise_python_error();
@@ -117,7 +121,7 @@ class ParentSignals {
             const std::uint64_t left = endless ? look_around : std::min(look_around, limit - std::min(limit, waited));
             {
                 const OthersMayRun others_may_run(waits_);
-                while (first < pending_.size() && answers(first, patience, left)) ++first;
+                while (first < pending_.size() && answers(first, left)) ++first;
             }
             if (first == pending_.size()) break;
         }
@@ -184,10 +188,9 @@ class ParentSignals {
     void check(std::size_t worker) const {
         if (worker >= pending_.size()) throw std::out_of_range("no such worker");
     }
-    void write(std::size_t worker, std::uint32_t verb, std::uint64_t now) {
+    void write(std::size_t worker, std::uint32_t verb) {
         Call& call = lines_[worker].call;
         call.verb = verb;
-        call.posted = now;
         pending_[worker] = true;
         shoal::post(call.number, call.number.load(std::memory_order_relaxed) + 1);
     }
@@ -200,15 +203,12 @@ class ParentSignals {
         return line.answer.number.load(std::memory_order_acquire) ==
                line.call.number.load(std::memory_order_relaxed);
     }
-    bool answers(std::size_t worker, Patience patience, std::uint64_t limit) {
+    bool answers(std::size_t worker, std::uint64_t limit) {
         if (!pending_[worker]) return true;
         Answer& answer = lines_[worker].answer;
-        // Looked at once: an answer that came between two looks would be waited for again.
-        const Number before = answer.number.load(std::memory_order_acquire);
-        if (before == lines_[worker].call.number.load(std::memory_order_relaxed)) return true;
-        if (!changes_soon(answer.number, before, patience))
-            changes_while_parked(answer.number, before, answer.parent_parks, limit);
-        return has_answered(worker);
+        const Number before = unanswered(lines_[worker]);
+        return changes_soon(answer.number, before, patience_) ||
+               changes_while_parked(answer.number, before, answer.parent_parks, limit);
     }
     // Whether one that has not been heard has answered with this outcome, or a worse one.
     bool any(std::uint32_t outcome) const {
@@ -225,14 +225,13 @@ class ParentSignals {
     void settle(std::uint64_t begun, std::uint64_t ended) {
         if (!posted_) return;
         waited_ += ended - begun;
-        std::uint64_t slowest = 0, last = begun;
+        std::uint64_t slowest = 0;
         for (std::size_t worker = 0; worker < pending_.size(); ++worker) {
             const Answer& answer = lines_[worker].answer;
             slowest = std::max(slowest, answer.worked);
-            last = std::max(last, answer.posted);
             worked_ += answer.worked;
         }
-        habit_.learn(last, ended);
+        if (seats_) seat(ended - posted_, ended);
         // If it steps a share itself, that is what it did from the post until it began to wait.
         slowest_ += parent_steps_ ? std::max(slowest, begun - posted_) : slowest;
         // Before `begun` the parent had something else to do.
@@ -240,13 +239,27 @@ class ParentSignals {
         posted_ = 0;
     }
 
+    // Ask whoever should work on another core to go there before the next step.
+    void seat(std::uint64_t took, std::uint64_t now) {
+        if (moving_) std::exchange(moving_, nullptr)->call.core = 0;
+        cores_[0] = core_here();
+        for (std::size_t worker = 0; worker < pending_.size(); ++worker)
+            cores_[1 + worker] = lines_[worker].answer.core;
+        if (const auto move = seats_->after_step(cores_, took, now)) {
+            moving_ = &lines_[move->who - 1];
+            moving_->call.core = move->to + 1;
+        }
+    }
+
     Line* lines_;
     std::vector<char> pending_;  // called, and what it said has not been taken
     Patience patience_;
-    Habit habit_;
     int news_descriptor_;
     bool parent_steps_;
     std::atomic<bool> waits_{false};
+    std::optional<Seats> seats_;  // if there is a core for everybody
+    std::vector<Core> cores_;     // on which each has worked, the parent first
+    Line* moving_ = nullptr;      // of the worker that has been asked to move
     std::uint64_t posted_ = 0;  // when the step under way was; 0 if none is
     std::uint64_t waited_ = 0, overhead_ = 0, slowest_ = 0, worked_ = 0, idle_ = 0;
 };
@@ -285,7 +298,7 @@ class WorkerSignals {
         Answer& answer = line_->answer;
         free_since_ = nanoseconds_now();
         answer.outcome = outcome;
-        answer.posted = free_since_;
+        answer.core = core_here();
         answer.worked = free_since_ - called_;
         post(answer.number, line_->call.number.load(std::memory_order_relaxed));
         wake_if_parked(answer.number, answer.parent_parks);
@@ -302,25 +315,23 @@ class WorkerSignals {
     void await_call() {
         Call& call = line_->call;
         const Number answered = line_->answer.number.load(std::memory_order_relaxed);
-        const Patience patience = habit_.yields() ? patience_ : Patience{patience_.pauses, 0};
         while (!changed(call.number, answered)) {
             {
                 const OthersMayRun others_may_run(waits_);
-                if (changes_soon(call.number, answered, patience)) break;
+                if (changes_soon(call.number, answered, patience_)) break;
                 // For as long as it takes: if the parent dies, so do we.
                 if (changes_while_parked(call.number, answered, call.worker_parks, 3'600'000'000'000)) break;
             }
             // A signal handler of an env's that raises has nobody to raise to: nobody has called.
             if (PyErr_CheckSignals() < 0) PyErr_WriteUnraisable(nullptr);
         }
+        if (call.core) move_to(call.core - 1);
         called_ = nanoseconds_now();
-        habit_.learn(std::max(call.posted, free_since_), called_);
         if (free_since_) line_->answer.waited.fetch_add(called_ - free_since_, std::memory_order_relaxed);
     }
 
     Line* line_;
     Patience patience_;
-    Habit habit_;
     std::atomic<bool> waits_{false};
     std::uint64_t called_ = 0, free_since_ = 0;
 };

@@ -67,19 +67,23 @@ class Patience(NamedTuple):
     yields: int
 
 
-def patience_with(num_workers: int, cores: int) -> Patience:
-    """What serves a pool best, by measurement on two cores.
+def patience_with(num_workers: int, cores: int) -> tuple[Patience, Patience]:
+    """What serves a pool best, by measurement on two cores: of the parent, and of each worker.
 
     A process that waits with pauses keeps a core from whoever it waits for, so there are few where not
     everybody has a core of its own; a yield gives the core away if anybody wants it. To sleep at once would
     cost 30 to 60 us a step, the time to wake a core. After 500 yields (some 0.2 ms on a core that nobody else
-    wants) nothing is about to come; where several workers share a core, they are in each other's way sooner.
-    Where strangers keep the cores busy, the handshake finds out that sleeping is better (`Habit`).
+    wants) nothing is about to come. A parent that has no core of its own makes room for its workers sooner.
+    Where workers share a core, whoever waits is in the others' way, and finds the core awake: it sleeps soon.
 
     To keep each worker on a core of its own gave 4 % more on a quiet machine, and half the speed beside one
-    busy stranger: so the scheduler decides.
+    busy stranger: so the scheduler decides, with a hint where there is a core for everybody (seats.hpp).
     """
-    return Patience(pauses=100 if num_workers < cores else 20, yields=500 if num_workers <= cores else 100)
+    if num_workers > cores:
+        return Patience(0, 20), Patience(0, 20)
+    if num_workers == cores:
+        return Patience(20, 50), Patience(20, 500)
+    return Patience(100, 500), Patience(100, 500)
 
 
 def split(

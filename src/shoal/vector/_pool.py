@@ -123,7 +123,7 @@ class Pool:
         self._tell(worker, (worker, self._units[worker], world, self._pickled[worker]), deadline)
 
     def assign(
-        self, shares: list[Share], memory: SharedMemory, patience: Patience, *, parent_steps: bool
+        self, shares: list[Share], memory: SharedMemory, patience: Patience, cores: int, *, parent_steps: bool
     ) -> None:
         """Tell every worker its share of the memory; from then on they serve.
 
@@ -131,11 +131,12 @@ class Pool:
             shares: One for each.
             memory: The memory, which is the pool's from now on.
             patience: How long this process waits in which way.
+            cores: How many can be used.
             parent_steps: Whether this process steps a share itself.
         """
         self._memory = memory
         self.signals = ParentSignals(
-            memory.block, self.num_workers, *patience, self._channel.fileno(), parent_steps
+            memory.block, self.num_workers, *patience, self._channel.fileno(), parent_steps, cores
         )
         self._shares = shares
         self._ids = [range(share.first_env, share.first_env + share.num_envs) for share in shares]

@@ -127,7 +127,7 @@ class Multiprocessing(VectorEnv):
             )
             agents = described.agents_per_env
             envs = list(accumulate((sum(fact.num_envs for fact in part) for part in facts), initial=0))
-            patience = patience_with(len(parts), cores)
+            own_patience, patience = patience_with(len(parts), cores)
             shares = [
                 Share(
                     worker=worker,
@@ -149,7 +149,7 @@ class Multiprocessing(VectorEnv):
             memory = SharedMemory(shares[0].nbytes())
             arena = shares[0].arena(memory.block)
             arena.mask[:] = True
-            self._pool.assign(shares, memory, patience, parent_steps=parent_steps)
+            self._pool.assign(shares, memory, own_patience, cores, parent_steps=parent_steps)
             self._signals, self._shares = self._pool.signals, shares
             self._own: Block | None = None
             if own:
