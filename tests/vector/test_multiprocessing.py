@@ -342,10 +342,22 @@ def test_the_more_share_a_core_the_sooner_they_sleep():
 
 def test_no_answer_is_slept_over():
     """Parent and worker end at nearly the same time, again and again; asleep, the parent looks each 50 ms."""
-    with shoal.Multiprocessing(CARTPOLE, 8, num_workers=1, parent_steps=True, copy=False) as vec:
+
+    class Still(gymnasium.Env):
+        observation_space = sp.Box(0, 1, (1,), np.float32)
+        action_space = sp.Discrete(2)
+        zeros = np.zeros(1, np.float32)
+
+        def reset(self, *, seed=None, options=None):
+            return self.zeros, {}
+
+        def step(self, action):
+            return self.zeros, 0.0, False, False, {}
+
+    with shoal.Multiprocessing(Still, 8, num_workers=1, parent_steps=True, copy=False) as vec:
         vec.reset(seed=0)
         actions, late = np.zeros(8, dtype=np.int64), 0
-        for _ in range(10_000):
+        for _ in range(100_000):
             begun = time.perf_counter()
             vec.step(actions)
             late += time.perf_counter() - begun > 0.045
