@@ -340,6 +340,7 @@ def test_the_more_share_a_core_the_sooner_they_sleep():
         assert alone.yields >= shared.yields > crowded.yields > 0
 
 
+@native
 def test_no_answer_is_slept_over():
     """Parent and worker end at nearly the same time, again and again; asleep, the parent looks each 50 ms."""
 
