@@ -28,12 +28,17 @@ class Vector:
         counts_resets: `step` returns rows that were resets (next-step autoreset), so they are left out. Its
             result must then have terminations and truncations in the third and fourth place.
         note: What a reader of the table should know.
+        begin: What is done first in each slice, if steps overlap.
+        finish: What is done last: returns the batches that were under way. They, and those of `step`, say in
+            `resets` which rows were.
     """
 
     step: Callable[[Any], Any]
     rows: int
     counts_resets: bool
     note: str = ""
+    begin: Callable[[], None] | None = None
+    finish: Callable[[], Sequence[Any]] | None = None
 
 
 @dataclass
@@ -50,6 +55,7 @@ class VectorLoop:
 
     def __init__(self, vector: Vector, num_actions: int, *, endless: bool) -> None:
         self.step, self.rows = vector.step, vector.rows
+        self.start, self.finish = vector.begin, vector.finish
         self.counts_resets = vector.counts_resets and not endless
         # Rows that ended in the step before; they stand between chunks and between slices too.
         self.ended = 0
@@ -64,6 +70,8 @@ class VectorLoop:
                 result = step(batch)
             del result
             return len(batches) * self.rows
+        if self.finish is not None:
+            return sum(self.rows - int(np.count_nonzero(step(batch).resets)) for batch in batches)
         resets, ended = 0, self.ended
         for batch in batches:
             resets += ended
@@ -71,6 +79,17 @@ class VectorLoop:
             ended = int(np.count_nonzero(result[2] | result[3]))
         self.ended = ended
         return len(batches) * self.rows - resets
+
+    def begin(self) -> None:
+        """A slice begins."""
+        if self.start is not None:
+            self.start()
+
+    def end(self) -> int:
+        """A slice is over: wait for what is under way; returns its steps."""
+        if self.finish is None:
+            return 0
+        return sum(self.rows - int(np.count_nonzero(batch.resets)) for batch in self.finish())
 
 
 class BareLoop:
@@ -90,6 +109,13 @@ class BareLoop:
                 reset()
         del observation, reward, info
         return len(actions)
+
+    def begin(self) -> None:
+        """Nothing is under way between slices."""
+
+    def end(self) -> int:
+        """Nor is it at the end of one."""
+        return 0
 
 
 class Clocked:
@@ -112,6 +138,7 @@ class Clocked:
         run, chunks, turn = self.loop.run, self.chunks, self.turn
         steps = done = 0
         begun = perf_counter()
+        self.loop.begin()
         while True:
             steps += run(chunks[turn % len(chunks)])
             elapsed = perf_counter() - begun
@@ -119,4 +146,5 @@ class Clocked:
             done += 1
             if elapsed + elapsed / done >= seconds:
                 self.turn = turn
-                return steps, elapsed
+                steps += self.loop.end()
+                return steps, perf_counter() - begun

@@ -7,6 +7,8 @@
 #include "shoal/transitions.hpp"
 #include "shoal/version.hpp"
 
+#include <nanobind/stl/vector.h>
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -49,33 +51,45 @@ NB_MODULE(_native, module) {
         .def("take", &shoal::Transitions::take)
         .def("figures", &shoal::Transitions::figures);
 
-    module.def("lines_nbytes", [](std::size_t workers) { return workers * sizeof(shoal::Line); });
-    module.def("progress_offset", [](std::size_t worker) {
-        return worker * sizeof(shoal::Line) + offsetof(shoal::Line, progress);
+    module.def("office_nbytes", &shoal::Office::nbytes);
+    module.def("progress_offset", [](std::size_t worker, std::size_t blocks) {
+        return shoal::Office::offset(worker, blocks) + offsetof(shoal::Desk, progress);
     });
-    nb::class_<shoal::ParentSignals>(module, "ParentSignals",
-                                     nb::type_slots(shoal::collectable<shoal::ParentSignals>))
-        .def(nb::init<nb::object, std::size_t, int, int, int, bool, std::size_t>(), "memory"_a, "workers"_a, "pauses"_a,
-             "yields"_a, "news"_a, "parent_steps"_a, "usable_cores"_a)
-        .def("renew", &shoal::ParentSignals::renew)
-        .def("post", &shoal::ParentSignals::post)
-        .def("post_to", &shoal::ParentSignals::post_to)
-        .def("wait", [](shoal::ParentSignals& self, double timeout) {
-            return static_cast<int>(self.wait(timeout));
+    using Parent = shoal::ParentSignals;
+    nb::class_<Parent>(module, "ParentSignals", nb::type_slots(shoal::collectable<Parent>))
+        .def(nb::init<nb::object, std::vector<std::uint32_t>, int, int, int, bool, std::size_t>(), "memory"_a,
+             "owners"_a, "pauses"_a, "yields"_a, "news"_a, "parent_steps"_a, "usable_cores"_a)
+        .def("renew", &Parent::renew)
+        .def("post_steps", &Parent::post_steps)
+        .def("post", &Parent::post)
+        .def("wait", [](Parent& self, double timeout) { return static_cast<int>(self.wait(timeout)); })
+        .def("wait_and_take", [](Parent& self, double timeout) {
+            return static_cast<int>(self.wait_and_take(timeout));
         })
-        .def("waits", &shoal::ParentSignals::waits)
-        .def("watch", &shoal::ParentSignals::watch)
-        .def("pending", &shoal::ParentSignals::pending)
-        .def("speakers", &shoal::ParentSignals::speakers)
-        .def("take", &shoal::ParentSignals::take)
-        .def("last_env", &shoal::ParentSignals::last_env)
-        .def("kept", &shoal::ParentSignals::kept)
-        .def("figures", &shoal::ParentSignals::figures);
+        .def("wait_for", [](Parent& self, const std::vector<std::uint32_t>& blocks, double timeout) {
+            return static_cast<int>(self.wait_for(blocks, timeout));
+        })
+        .def("wait_for_any", [](Parent& self, std::size_t wanted, double timeout) {
+            return static_cast<int>(self.wait_for_any(wanted, timeout));
+        })
+        .def("overdue", &Parent::overdue)
+        .def("waits", &Parent::waits)
+        .def("watch", &Parent::watch)
+        .def("pending", &Parent::pending)
+        .def("arrived", &Parent::arrived)
+        .def("speakers", &Parent::speakers)
+        .def("hear", &Parent::hear)
+        .def("take", &Parent::take)
+        .def("last_env", &Parent::last_env)
+        .def("kept", &Parent::kept)
+        .def("figures", &Parent::figures);
 
     nb::class_<shoal::WorkerSignals>(module, "WorkerSignals",
                                      nb::type_slots(shoal::collectable<shoal::WorkerSignals>))
-        .def(nb::init<nb::object, std::size_t, int, int>(), "memory"_a, "worker"_a, "pauses"_a, "yields"_a)
+        .def(nb::init<nb::object, std::size_t, std::size_t, std::size_t, int, int>(), "memory"_a, "workers"_a,
+             "blocks"_a, "worker"_a, "pauses"_a, "yields"_a)
         .def("serve", &shoal::WorkerSignals::serve)
+        .def("block", &shoal::WorkerSignals::block)
         .def("keep", &shoal::WorkerSignals::keep)
         .def("answer", &shoal::WorkerSignals::answer);
 

@@ -28,10 +28,12 @@ class ActionWriter:
 
     Attributes:
         single_space: The space of one row's action, as the user sees it.
+        env_ids: The env of each row, for messages, if it does not follow from the row.
     """
 
     def __init__(self, layout: Layout, arena: Arena, agents_per_env: int, *, flat: bool) -> None:
         self._layout, self._agents = layout, agents_per_env
+        self.env_ids: NDArray[np.int64] | None = None
         self._packer = BatchPacker(layout, arena.actions, arena.action_objects)
         self._codec = FlatActions(layout) if flat else None
         self.single_space: Space[Any] = layout.space if self._codec is None else self._codec.space
@@ -110,6 +112,8 @@ class ActionWriter:
         low, high = field.bounds()
         wanted = "numbers" if field.dtype.kind == "f" else f"integers from {low} to {high}"
         env, agent = divmod(row, self._agents)
+        if self.env_ids is not None:
+            env = int(self.env_ids[row])
         whose = f"env {env}" if self._agents == 1 else f"env {env}, agent {agent}"
         raise ActionError(
             f"{where(field.path, 'action')} of {whose}: expected {wanted}, got {columns[index][row]}. "

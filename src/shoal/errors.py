@@ -15,6 +15,7 @@
     ├── EpisodeOver (AssertionError)         stepping a finished env under DISABLED autoreset
     ├── CallError (RuntimeError)             a verb out of turn
     │   ├── ResetNeeded                      after a failed step only a reset makes sense
+    │   ├── WrongMode                        step() or reset() of an asynchronous vec
     │   ├── AlreadyPending                   a second send before its recv
     │   ├── NothingPending                   a recv with nothing under way
     │   └── Closed                           any verb after close()
@@ -111,6 +112,10 @@ class CallError(ShoalError, RuntimeError):
 
 class ResetNeeded(CallError, GymnasiumResetNeeded):
     """An env failed half-way through a step, so the rows are not of one moment any more."""
+
+
+class WrongMode(CallError):
+    """A verb of synchronous vecs, called on an asynchronous one."""
 
 
 class AlreadyPending(CallError, AlreadyPendingCallError):

@@ -101,9 +101,10 @@ class Seats {
    private:
     // The first that is where somebody before it is, or their number.
     static std::size_t sharer(const std::vector<Core>& cores) {
-        for (std::size_t who = 1; who < cores.size(); ++who)
-            if (cores[who] != unknown_core && std::find(cores.begin(), cores.begin() + who, cores[who]) != cores.begin() + who)
-                return who;
+        for (std::size_t who = 1; who < cores.size(); ++who) {
+            const auto before = cores.begin() + static_cast<std::ptrdiff_t>(who);
+            if (cores[who] != unknown_core && std::find(cores.begin(), before, cores[who]) != before) return who;
+        }
         return cores.size();
     }
 

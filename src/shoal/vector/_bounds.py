@@ -12,7 +12,7 @@ from shoal.layout import Layout
 
 
 def warn_if_outside(
-    layout: Layout, columns: Columns, rows: NDArray[np.bool_], agents: int, verb: str
+    layout: Layout, columns: Columns, rows: NDArray[np.bool_], env_ids: NDArray[np.int64], verb: str
 ) -> bool:
     """Warn of the first of these rows that lies outside its space. The values are left as they are.
 
@@ -27,7 +27,7 @@ def warn_if_outside(
         outside = ~((column >= low) & (column <= high)).reshape(len(rows), -1).all(1)
         outside &= layout.counts(index, columns) & rows
         if outside.any():
-            env = int(outside.argmax()) // agents
+            env = int(env_ids[outside.argmax()])
             warnings.warn(
                 f"{where(field.path, 'observation')} of env {env}, from {verb}(), is outside its space "
                 f"{field.space}. Values are passed on as they are.",

@@ -7,11 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-
-from shoal.errors import ArgumentError
+from typing import NamedTuple
 
 
 def usable_cores() -> int:
@@ -84,39 +80,3 @@ def patience_with(num_workers: int, cores: int) -> tuple[Patience, Patience]:
     if num_workers == cores:
         return Patience(20, 50), Patience(20, 500)
     return Patience(100, 500), Patience(100, 500)
-
-
-def split(
-    creators: int,
-    num_workers: Any,
-    envs_per_worker: Any,
-    cores: int,
-    *,
-    parent_steps: bool,
-) -> list[int]:
-    """How many creators each share gets, the parent's own first if it has one.
-
-    Raises:
-        ArgumentError: If that cannot be done.
-    """
-    for name, value in (("num_workers", num_workers), ("envs_per_worker", envs_per_worker)):
-        if value is not None and not (isinstance(value, (int, np.integer)) and value >= 1):
-            raise ArgumentError(f"{name}: expected a positive integer, got {value!r}")
-    if num_workers is not None and envs_per_worker is not None:
-        raise ArgumentError("num_workers and envs_per_worker: each follows from the other, pass one of them")
-    most = creators - parent_steps
-    if most < 1:
-        raise ArgumentError("parent_steps: expected at least 2 envs, one for a worker, got 1")
-    if envs_per_worker is not None:
-        if parent_steps and envs_per_worker >= creators:
-            raise ArgumentError(
-                f"envs_per_worker: expected less than {creators}, so that something is left for a worker, "
-                f"got {envs_per_worker}"
-            )
-        return [min(envs_per_worker, creators - first) for first in range(0, creators, envs_per_worker)]
-    if num_workers is None:
-        num_workers = max(1, min(cores - parent_steps, most))
-    if num_workers > most:
-        raise ArgumentError(f"num_workers: expected at most {most}, one per creator, got {num_workers}")
-    shares = int(num_workers) + parent_steps
-    return [creators // shares + (share < creators % shares) for share in range(shares)]

@@ -18,11 +18,10 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +46,12 @@ from shoal.vector._launching import ONE_THREAD, open_channel
 from shoal.vector._mail import Deadline, Gone, Late, Mail, dumps_by_value, first_to_speak
 from shoal.vector._remote_errors import summary_of, unpack_error
 from shoal.vector._share import Share, World
-from shoal.vector._worker import FAILED, REQUEST
+from shoal.vector._worker import FAILED, REQUEST, STEP
 from shoal.vector.spaces import UnitFacts
 
-ALL_PLAIN, ALL_ANSWERED, SOME_FAILED, NEWS, TIMED_OUT = range(5)  # what a wait may come to: signals.hpp
+ALL_PLAIN, ALL_ANSWERED, MESSAGES, NEWS, TIMED_OUT = range(5)  # what a wait may come to: signals.hpp
+
+__all__ = ["ALL_PLAIN", "STEP", "Pool", "first_of"]
 
 RESTART = 'use on_error="restart"'
 
@@ -58,39 +59,52 @@ GRACE = 1.0  # seconds for a worker to finish by itself what is no longer wanted
 CLOSING = 10.0  # seconds to close its envs, if the vec has no timeout
 
 Failures = dict[int, BaseException]
+"""What went wrong, by worker."""
+
+Goal = Callable[[float], int]
+"""A wait of the signals, for so many seconds."""
 
 
 class Pool:
     """The workers of a vec, built and waiting to be told their share.
 
     Args:
-        parts: The creators of each worker.
-        first_unit: The number of the first creator, for messages.
+        creators: Of each worker.
+        numbers: Of its creators, for messages.
         start_method: How workers start.
         timeout: Seconds for any one wait; None for ever.
 
     Attributes:
         facts: Of each worker's units.
-        signals: The handshake, once `assign` has been called.
+        signals: The handshake, once `assign` has been called. It counts blocks through the whole pool.
+        blocks: Of each worker, likewise.
+        heard: What workers said beside rows, by block, until somebody takes it.
         lost: Workers that must be replaced before they can be called again.
+        failures: What went wrong, until somebody takes it.
         interrupted: Whether a wait was, so that a worker may hang.
     """
 
     signals: ParentSignals
 
     def __init__(
-        self, parts: Sequence[Sequence[Creator]], first_unit: int, start_method: str, timeout: float | None
+        self,
+        creators: Sequence[Sequence[Creator]],
+        numbers: Sequence[Sequence[int]],
+        start_method: str,
+        timeout: float | None,
     ) -> None:
         self._owner = os.getpid()
         self._timeout = timeout
         self._forks = start_method == "fork"
-        ends = list(accumulate(map(len, parts), initial=first_unit))
-        self._ids = [range(first, last) for first, last in pairwise(ends)]  # of creators, later of envs
-        self._units = [ids.start for ids in self._ids]
-        self._pickled = [None if self._forks else _pickle_creators(part) for part in parts]
+        self._units = numbers
+        self._ids = numbers  # of creators, later of envs
+        self._pickled = [None if self._forks else _pickle_creators(part) for part in creators]
         self._specs = [] if self._forks else _registrations()
-        self._open = partial(open_channel, start_method, partial(_worker.main, creators=parts))
-        self.num_workers = len(parts)
+        self._open = partial(open_channel, start_method, partial(_worker.main, creators=creators))
+        self.num_workers = len(creators)
+        self.blocks: list[list[int]] = []
+        self.heard: dict[int, Any] = {}
+        self.failures: Failures = {}
         self.lost: set[int] = set()
         self.interrupted = False
         self._closed = False
@@ -103,9 +117,9 @@ class Pool:
         self._channel, self._launcher_lives = self._open(), True
         try:
             deadline = Deadline(timeout)
-            for worker in range(len(parts)):
+            for worker in range(self.num_workers):
                 self._start(worker, deadline)
-            self.facts: list[list[UnitFacts]] = self._gather(range(len(parts)), deadline)
+            self.facts: list[list[UnitFacts]] = self._gather(range(self.num_workers), deadline)
         except BaseException:
             self.close()
             raise
@@ -135,22 +149,27 @@ class Pool:
             parent_steps: Whether this process steps a share itself.
         """
         self._memory = memory
+        owners = {part.number: share.worker for share in shares for part in share.parts}
+        self._owners = [owners[block] for block in range(len(owners))]
+        self.blocks = [[part.number for part in share.parts] for share in shares]
         self.signals = ParentSignals(
-            memory.block, self.num_workers, *patience, self._channel.fileno(), parent_steps, cores
+            memory.block, self._owners, *patience, self._channel.fileno(), parent_steps, cores
         )
         self._shares = shares
-        self._ids = [range(share.first_env, share.first_env + share.num_envs) for share in shares]
+        self._ids = [
+            [env for part in share.parts for env in range(part.first_env, part.last_env)] for share in shares
+        ]
         deadline = Deadline(self._timeout)
         for worker, share in enumerate(shares):
             self._tell(worker, share, deadline, memory.descriptor)
         self._gather(range(self.num_workers), deadline)
 
-    def replace(self, worker: int, due: list[int | None] | None = None) -> None:
+    def replace(self, worker: int, due: list[list[int | None]] | None = None) -> None:
         """Kill a worker and put a new one in its place, with new envs.
 
         Args:
             worker: Which.
-            due: The seeds of its envs' first resets, unless told otherwise then.
+            due: The seeds of its envs' first resets, unless told otherwise then, by block.
         """
         self.kill(worker)
         deadline = Deadline(self._timeout)
@@ -221,13 +240,14 @@ class Pool:
     # -- asking and waiting ----------------------------------------------------------------------------
 
     def requests(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[bytes]:
-        """Requests for all workers, pickled before anybody is asked: this may raise."""
+        """Requests, pickled before anybody is asked: this may raise."""
         return [self._channel.dumps((verb, *own)) for own in arguments]
 
-    def ask(self, worker: int, request: bytes) -> None:
-        """Ask a worker that is idle for something other than a step; `wait` gives what it replies."""
+    def ask(self, block: int, request: bytes) -> None:
+        """Ask for something other than a step, of a block that is idle; `wait` hears what is replied."""
+        worker = self._owners[block]
         self.lost.add(worker)
-        self.signals.post_to(worker, REQUEST)
+        self.signals.post([block], REQUEST)
         try:
             self._mails[worker].post(request, Deadline(self._timeout))
         except Gone:
@@ -237,22 +257,29 @@ class Pool:
         else:
             self.lost.discard(worker)
 
-    def ask_all(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Ask all workers, and give their replies.
+    def ask_all(self, verb: str, arguments: Sequence[Any]) -> list[Any]:
+        """Ask all workers, once they have answered what they were called for, and give their replies.
+
+        Args:
+            verb: What for.
+            arguments: For each worker: for each of its blocks a tuple.
 
         Raises:
             Exception: The first that arose in any of them.
             ResetNeeded: If one is lost.
         """
-        requests = self.requests(verb, arguments)
+        requests = self.requests(verb, [(own,) for own in arguments])
         self._finish_calls()
         self.refuse_if_lost()
-        for worker, request in enumerate(requests):
-            self.ask(worker, request)
-        messages, failures = self.wait(for_all=True)
-        if failures:
-            raise first_of(failures)
-        return [messages[worker] for worker in range(self.num_workers)]
+        desks = [blocks[0] for blocks in self.blocks]  # a worker is asked at its first block
+        for block, request in zip(desks, requests, strict=True):
+            self.ask(block, request)
+        self.wait(partial(self.signals.wait_for, desks), for_all=True, whose=desks)
+        replies = [self.heard.get(block) for block in desks]
+        self.drop(desks)
+        if self.failures:
+            raise first_of(self.take_failures())
+        return replies
 
     def refuse_if_lost(self) -> None:
         """Some things make sense only if everybody is there.
@@ -264,72 +291,104 @@ class Pool:
             raise ResetNeeded("a worker is lost: call reset() to start it anew")
 
     def wait(
-        self, *, for_all: bool, timeout: float | None = None, came: int | None = None
-    ) -> tuple[dict[int, Any], Failures]:
-        """Wait for every answer that is due.
+        self,
+        goal: Goal | None = None,
+        *,
+        for_all: bool,
+        timeout: float | None = None,
+        came: int | None = None,
+        whose: Sequence[int] | None = None,
+    ) -> None:
+        """Wait for answers that are due. What workers say is in `heard`, what goes wrong in `failures`.
 
         Args:
+            goal: What for; by default, for all.
             for_all: Else return as soon as there is a failure.
             timeout: Instead of the vec's.
             came: What a first wait has come to already.
-
-        Returns:
-            What workers said beside their rows, and what went wrong, by worker.
+            whose: The blocks that are late if the goal is not reached in time; by default all that are due.
         """
         try:
-            return self._wait(for_all, self._timeout if timeout is None else timeout, came)
+            limit = self._timeout if timeout is None else timeout
+            self._wait(goal or self.signals.wait, for_all, limit, came, whose)
         except Exception:
             raise
         except BaseException:
             self.interrupted = True
             raise
 
-    def _wait(self, for_all: bool, limit: float | None, came: int | None) -> tuple[dict[int, Any], Failures]:
-        messages: dict[int, Any] = {}
-        failures: Failures = {}
+    def _wait(
+        self, goal: Goal, for_all: bool, limit: float | None, came: int | None, whose: Sequence[int] | None
+    ) -> None:
         deadline = Deadline(limit)
         while True:
             if self._closed:
                 raise Closed("the vec was closed while its envs were moving")
             self._read_deaths()
-            self._hear(messages, failures, deadline)
+            self._hear(deadline)
             for worker in sorted(self.lost):
-                if self.signals.pending(worker):
-                    failures.setdefault(worker, self._loss(worker))
-                    self.signals.take(worker)
-            if came in (ALL_PLAIN, ALL_ANSWERED) or (failures and not for_all):
-                return messages, failures
+                if due := self._due_of(worker):
+                    self.failures.setdefault(worker, self._loss(worker))
+                    self.signals.take(due)
+            if came in (ALL_PLAIN, ALL_ANSWERED) or (self.failures and not for_all):
+                return
             if came == TIMED_OUT:
                 for worker in range(self.num_workers):
-                    if self.signals.pending(worker):
-                        failures[worker] = self._late(worker, f"within {limit:g} s")
-                        self.signals.take(worker)
-                return messages, failures
+                    due = self._due_of(worker)
+                    if due and (whose is None or set(due) & set(whose)):
+                        self.failures[worker] = self._late(worker, f"within {limit:g} s")
+                        self.signals.take(due)
+                return
             left = deadline.left()
-            came = self.signals.wait(-1.0 if left is None else left)
+            came = goal(-1.0 if left is None else left)
 
-    def _hear(self, messages: dict[int, Any], failures: Failures, deadline: Deadline) -> None:
+    def miss_overdue(self) -> None:
+        """Give up those who have not answered in time, though others have."""
+        if self._timeout is not None:
+            for worker in self.signals.overdue(self._timeout):
+                self.failures.setdefault(worker, self._late(worker, f"within {self._timeout:g} s"))
+                self.signals.take(self._due_of(worker))
+
+    def take_failures(self) -> Failures:
+        """All that went wrong, which is dealt with now."""
+        failures, self.failures = self.failures, {}
+        return failures
+
+    def _due_of(self, worker: int) -> list[int]:
+        """The blocks of a worker that have been called and not been answered."""
+        return [block for block in self.blocks[worker] if self.signals.pending(block)]
+
+    def _hear(self, deadline: Deadline) -> None:
         """Read what workers that have answered had to say."""
-        for worker in self.signals.speakers():
+        for block in self.signals.speakers():
+            worker = self._owners[block]
             was_lost = worker in self.lost
             self.lost.add(worker)
-            outcome = self.signals.take(worker)
+            outcome = self.signals.hear(block)
+            if outcome == FAILED:
+                self.signals.take([block])  # there are no rows
             try:
                 said = self._receive(worker, deadline)
                 if not was_lost:
                     self.lost.discard(worker)
                 if outcome == FAILED:
-                    failures[worker] = unpack_error(said)
+                    self.failures[worker] = unpack_error(said)
                 else:
-                    messages[worker] = said
+                    self.heard[block] = said
             except Gone:
-                failures[worker] = self._obituary(worker)
+                self.failures[worker] = self._obituary(worker)
             except Late:
-                failures[worker] = self._late(worker, "with its message")
+                self.failures[worker] = self._late(worker, "with its message")
             except EnvError as error:
                 if not was_lost:
                     self.lost.discard(worker)
-                failures[worker] = error
+                self.failures[worker] = error
+
+    def drop(self, blocks: Sequence[int]) -> None:
+        """Forget what these have answered and said."""
+        self.signals.take(blocks)
+        for block in blocks:
+            self.heard.pop(block, None)
 
     def settle(self) -> list[BaseException]:
         """Wait for whoever is still at work, drop what they say, and replace those who are lost.
@@ -338,6 +397,7 @@ class Pool:
             What went wrong in what was dropped.
         """
         failures = self._finish_calls()
+        self.drop(range(len(self._owners)))
         for worker in sorted(self.lost):
             self.replace(worker)
         return failures
@@ -345,11 +405,9 @@ class Pool:
     def _finish_calls(self) -> list[BaseException]:
         # Whoever was waited for when Ctrl-C came may well hang.
         timeout = GRACE if self.interrupted else self._timeout
-        failures: Failures = {}
-        if any(map(self.signals.pending, range(self.num_workers))) or self.signals.speakers():
-            _, failures = self.wait(for_all=True, timeout=timeout)
+        self.wait(for_all=True, timeout=timeout)
         self.interrupted = False
-        return list(failures.values())
+        return list(self.take_failures().values())
 
     # -- what becomes of workers -----------------------------------------------------------------------
 
@@ -426,8 +484,14 @@ class Pool:
         return "" if env < 0 else f" It was last in env {env}."
 
     def _envs_of(self, worker: int) -> str:
-        ids = self._ids[worker]
-        return f"env {ids[0]}" if len(ids) == 1 else f"envs {ids[0]} to {ids[-1]}"
+        runs: list[list[int]] = []
+        for env in self._ids[worker]:
+            if runs and runs[-1][-1] == env - 1:
+                runs[-1][1:] = [env]
+            else:
+                runs.append([env])
+        names = ", ".join(" to ".join(map(str, run)) for run in runs)
+        return f"{'env' if len(self._ids[worker]) == 1 else 'envs'} {names}"
 
     # -- the end ---------------------------------------------------------------------------------------
 
@@ -462,19 +526,21 @@ class Pool:
 
     def _close_envs(self) -> list[Exception]:
         self.wait(for_all=True, timeout=GRACE)
+        self.drop(range(len(self._owners)))
+        self.take_failures()
         limit = CLOSING if self._timeout is None else self._timeout
         request = self._channel.dumps(("close",))
-        for worker in range(self.num_workers):
+        for worker, blocks in enumerate(self.blocks):
             if worker not in self.lost:
-                self.ask(worker, request)
-        messages, failures = self.wait(for_all=True, timeout=limit)
-        errors = [unpack_error(failure) for said in messages.values() for failure in said]
-        for worker, failure in failures.items():
+                self.ask(blocks[0], request)
+        self.wait(for_all=True, timeout=limit)
+        errors = [unpack_error(failure) for said in self.heard.values() for failure in said]
+        for worker, failure in self.take_failures().items():
             if isinstance(failure, WorkerTimeout):
                 failure.args = (f"{self._envs_of(worker)} could not be closed within {limit:g} s",)
             # One that has closed its envs may leave, also if it was not heard when it said so.
-            left = worker in messages or (isinstance(failure, WorkerDied) and failure.exit_code == 0)
-            if not left:
+            heard = self.blocks[worker][0] in self.heard
+            if not heard and not (isinstance(failure, WorkerDied) and failure.exit_code == 0):
                 errors.append(failure)
         return [error for error in errors if isinstance(error, Exception)]
 

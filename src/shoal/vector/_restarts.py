@@ -8,8 +8,10 @@ DISABLED    they wait for the caller's reset
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,9 +22,9 @@ from shoal._core.run import Infos
 from shoal.buffers import Arena
 from shoal.errors import RestartWarning
 from shoal.layout import Layout
-from shoal.vector._pool import Pool, first_of
+from shoal.vector._pool import Pool
 from shoal.vector._remote_errors import summary_of
-from shoal.vector._share import Share
+from shoal.vector._share import Part, Share
 
 STRIKES = 3  # failures without a good step in between, after which a worker is given up
 
@@ -39,41 +41,53 @@ class Restarts:
 
     Attributes:
         count: Restarts so far.
+        bereft: Blocks that were not under way when their worker failed: their next step will say so.
     """
 
     def __init__(
         self, pool: Pool, shares: Sequence[Share], arena: Arena, kept: Arena, layout: Layout
     ) -> None:
         self._pool, self._shares, self._arena, self._kept, self._layout = pool, shares, arena, kept, layout
-        self._seeds: list[int | None] = [None] * sum(share.num_envs for share in shares)
+        self._seeds: list[int | None] = [None] * shares[0].num_envs
         self._options: dict[str, Any] | None = None  # of the reset under way
         self._restarted = [0] * len(shares)  # of each worker
         self._strikes = [0] * len(shares)
-        self._moment = 0  # counts calls, to tell a failure in a row from one after a good step
-        self._failed_at = [-STRIKES] * len(shares)
+        self._owners = {part.number: share.worker for share in shares for part in share.parts}
+        self._parts = {part.number: part for share in shares for part in share.parts}
+        self._calls = [0] * len(shares)  # to tell a failure in a row from one after a good step
+        self._failed_at = [-math.inf] * len(shares)
         self.count = 0
+        self.bereft: set[int] = set()
 
     def begin(
         self,
+        blocks: Sequence[int],
         chosen: NDArray[np.bool_] | None = None,
         seeds: Sequence[int | None] = (),
         options: dict[str, Any] | None = None,
     ) -> None:
-        """The workers are about to be called: for a step, or for this reset."""
-        self._moment += 1
+        """These blocks are about to be called: for a step, or for this reset."""
+        for block in blocks:
+            self._calls[self._owners[block]] += 1
         self._options = options
         if chosen is not None and chosen.all():  # a new beginning for everybody
             self._strikes = [0] * len(self._shares)
-            self._failed_at = [-STRIKES] * len(self._shares)
+            self._failed_at = [-math.inf] * len(self._shares)
+            self.bereft.clear()
         for env in [] if chosen is None else np.flatnonzero(chosen).tolist():
             if seeds[env] is not None:
                 self._seeds[env] = seeds[env]  # that of a new env is derived from it
 
-    def mend(self, worker: int, error: BaseException, verb: str) -> Infos:
-        """Replace a worker that failed, and make its rows say so.
+    def mend(self, worker: int, error: BaseException, verbs: dict[int, str]) -> dict[int, Infos]:
+        """Replace a worker that failed, and make the rows that were under way say so.
+
+        Args:
+            worker: Which.
+            error: What happened to it.
+            verbs: For each of its blocks that were under way: the verb.
 
         Returns:
-            The infos of its rows.
+            The infos of each of them.
 
         Raises:
             BaseException: What went wrong, if the worker fails again and again.
@@ -81,33 +95,48 @@ class Restarts:
         while True:
             self._judge(worker, error)
             try:
-                return self._mend(self._shares[worker], verb)
+                return self._mend(self._shares[worker], verbs)
             except Exception as again:  # its successor is no better
                 error = again
 
-    def _mend(self, share: Share, verb: str) -> Infos:
-        worker, rows = share.worker, slice(share.first_row, share.last_row)
-        due = self._derived_seeds(share)
-        infos: Infos = [(row, {"restarted": True}) for row in range(rows.stop - rows.start)]
+    def _mend(self, share: Share, verbs: dict[int, str]) -> dict[int, Infos]:
+        self._pool.kill(share.worker)  # it may be slow rather than dead, and still write
+        for part in share.parts:
+            if verbs.get(part.number) == "step":
+                arena, kept = self._rows(share, part)
+                if self._pool.signals.kept(part.number):
+                    arena.copy_from(kept)
+                else:  # it had not begun, and the rows are as they were; for another try, should one fail
+                    kept.copy_from(arena)
+        self._pool.replace(share.worker, self._derived_seeds(share))
+        self.bereft.update(part.number for part in share.parts if part.number not in verbs)
+        return {block: self._report(share, self._parts[block], verb) for block, verb in verbs.items()}
+
+    def cut_off(self, block: int) -> Infos:
+        """Make the rows of a bereft block say what happened, as the step that they were sent for would."""
+        share, part = self._shares[self._owners[block]], self._parts[block]
+        arena, kept = self._rows(share, part)
+        kept.copy_from(arena)
+        self.bereft.discard(block)
+        return self._report(share, part, "step")
+
+    def _rows(self, share: Share, part: Part) -> tuple[Arena, Arena]:
+        return share.rows_of(part, self._arena), share.rows_of(part, self._kept)
+
+    def _report(self, share: Share, part: Part, verb: str) -> Infos:
+        """Make the rows of a block say that they were cut off."""
+        infos: Infos = [(row, {"restarted": True}) for row in range(part.num_envs * share.agents)]
         if verb == "reset":
-            self._pool.replace(worker, due)
-            return infos + self._reset(share)
-        self._pool.kill(worker)  # it may be slow rather than dead, and still write
-        arena, kept = (each.rows(rows.start, rows.stop) for each in (self._arena, self._kept))
-        if self._pool.signals.kept(worker):
-            arena.copy_from(kept)
-        else:  # it had not begun, and the rows are as they were; for another try, should this one fail
-            kept.copy_from(arena)
+            return infos + self._reset(part)
+        arena, kept = self._rows(share, part)
         # Who was in an episode: who acted, and who waited for others; not who had just ended or been reset.
         cut = kept.mask | ~(kept.resets | kept.terminations | kept.truncations)
         if share.mode is AutoresetMode.SAME_STEP:
-            finals = [(row, self._final(kept, row, share.flat)) for row in np.flatnonzero(cut).tolist()]
-            self._pool.replace(worker, due)
-            infos += finals + self._reset(share)
+            infos += [(row, self._final(kept, row, share.flat)) for row in np.flatnonzero(cut).tolist()]
+            infos += self._reset(part)
             arena.episode_returns[:] = kept.episode_returns
             arena.episode_lengths[:] = kept.episode_lengths
         else:
-            self._pool.replace(worker, due)
             arena.mask[:] = False
         arena.rewards[:] = 0.0
         arena.terminations[:] = False
@@ -117,10 +146,11 @@ class Restarts:
 
     def _judge(self, worker: int, error: BaseException) -> None:
         # Where a call resets before the next one can step, that one lies between two failures in a row.
-        between = 1 if self._shares[worker].mode is AutoresetMode.SAME_STEP else 2
-        in_a_row = self._moment - self._failed_at[worker] <= between
+        share = self._shares[worker]
+        between = (1 if share.mode is AutoresetMode.SAME_STEP else 2) * len(share.parts)
+        in_a_row = self._calls[worker] - self._failed_at[worker] <= between
         self._strikes[worker] = self._strikes[worker] + 1 if in_a_row else 1
-        self._failed_at[worker] = self._moment
+        self._failed_at[worker] = self._calls[worker]
         if self._strikes[worker] > STRIKES:
             raise error
         self.count += 1
@@ -132,25 +162,30 @@ class Restarts:
             stacklevel=8,  # where the user called step(), recv() or reset()
         )
 
-    def _derived_seeds(self, share: Share) -> list[int | None]:
-        seeds: list[int | None] = []
-        for env in range(share.first_env, share.first_env + share.num_envs):
-            seed = self._seeds[env]
-            if seed is not None:
-                sequence = np.random.SeedSequence([seed, env, self._restarted[share.worker]])
-                seed = int(sequence.generate_state(1)[0])
-            seeds.append(seed)
-        return seeds
+    def _derived_seeds(self, share: Share) -> list[list[int | None]]:
+        return [
+            [self._derived_seed(env, share.worker) for env in range(part.first_env, part.last_env)]
+            for part in share.parts
+        ]
 
-    def _reset(self, share: Share) -> Infos:
-        everyone = np.ones(share.num_envs, np.bool_)
-        arguments = (everyone, [None] * share.num_envs, self._options)
+    def _derived_seed(self, env: int, worker: int) -> int | None:
+        seed = self._seeds[env]
+        if seed is None:
+            return None
+        sequence = np.random.SeedSequence([seed, env, self._restarted[worker]])
+        return int(sequence.generate_state(1)[0])
+
+    def _reset(self, part: Part) -> Infos:
+        arguments = (np.ones(part.num_envs, np.bool_), [None] * part.num_envs, self._options)
         (request,) = self._pool.requests("reset", [arguments])
-        self._pool.ask(share.worker, request)
-        messages, failures = self._pool.wait(for_all=True)
-        if failures:
-            raise first_of(failures)
-        infos: Infos = messages[share.worker]
+        self._pool.ask(part.number, request)
+        goal = partial(self._pool.signals.wait_for, [part.number])
+        self._pool.wait(goal, for_all=True, whose=[part.number])
+        failure = self._pool.failures.pop(self._owners[part.number], None)  # others have their turn
+        if failure is not None:
+            raise failure
+        infos: Infos = self._pool.heard[part.number]
+        self._pool.drop([part.number])
         return infos
 
     def _final(self, rows: Arena, row: int, flat: bool) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import gymnasium
@@ -15,10 +17,11 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from shoal._core._native import lines_nbytes
+from shoal._core._native import office_nbytes
 from shoal.buffers import Arena
 from shoal.layout import Layout
 from shoal.vector._cores import Patience
+from shoal.vector._plan import Plan
 
 
 @dataclass(frozen=True)
@@ -57,55 +60,99 @@ class World:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A block as both sides know it.
+
+    Attributes:
+        number: Of the block, counted through the vec.
+        units: Creators whose envs are in it.
+        first_env: Its first env.
+        last_env: One past its last env.
+    """
+
+    number: int
+    units: int
+    first_env: int
+    last_env: int
+
+    @property
+    def envs(self) -> slice:
+        """Its envs."""
+        return slice(self.first_env, self.last_env)
+
+    @property
+    def num_envs(self) -> int:
+        """How many."""
+        return self.last_env - self.first_env
+
+
+@dataclass(frozen=True)
 class Share:
     """A worker's part of the vec.
 
     Attributes:
         worker: Its number.
         num_workers: Of the pool.
-        rows: All rows of the vec.
-        first_env: Its first env.
-        num_envs: How many it has.
-        first_row: Its first row.
-        last_row: One past its last row.
+        most_blocks: That any of them has.
+        parts: Its blocks.
+        num_envs: Of the vec.
+        agents: Rows of an env.
         observation: The space of a row's observation.
         action: The space of a row's action.
         mode: The autoreset mode.
         flat: As for `Run`.
         patience: How long to wait for a call in which way.
         keeps: Whether rows are kept before each step, in a second arena behind the first.
-        due: For a worker in the place of another: the seed of each env's first reset, unless told otherwise.
+        due: For a worker in the place of another: the seed of each env's first reset, unless told otherwise,
+            by block.
     """
 
     worker: int
     num_workers: int
-    rows: int
-    first_env: int
+    most_blocks: int
+    parts: tuple[Part, ...]
     num_envs: int
-    first_row: int
-    last_row: int
+    agents: int
     observation: Space[Any]
     action: Space[Any]
     mode: AutoresetMode
     flat: bool
     patience: Patience
     keeps: bool
-    due: list[int | None] | None = None
+    due: list[list[int | None]] | None = None
 
     def layouts(self) -> tuple[Layout, Layout]:
         """Of observations and actions."""
         return Layout(self.observation), Layout(self.action)
 
     def nbytes(self) -> int:
-        """Of the memory: the lines of the handshake, the arena, and a second one if rows are kept."""
-        arena = Arena.nbytes(self.rows, *self.layouts())
-        return lines_nbytes(self.num_workers) + (2 if self.keeps else 1) * arena
+        """Of the memory: what the handshake needs, the arena, and a second one if rows are kept."""
+        arena = Arena.nbytes(self.num_envs * self.agents, *self.layouts())
+        return office_nbytes(self.num_workers, self.most_blocks) + (2 if self.keeps else 1) * arena
 
     def arena(self, block: NDArray[np.uint8]) -> Arena:
         """The arena in the memory."""
-        return Arena.within(block[lines_nbytes(self.num_workers) :], self.rows, *self.layouts())
+        start = office_nbytes(self.num_workers, self.most_blocks)
+        return Arena.within(block[start:], self.num_envs * self.agents, *self.layouts())
 
     def kept(self, block: NDArray[np.uint8]) -> Arena:
         """The rows as they were before the last step."""
-        layouts = self.layouts()
-        return Arena.within(block[-Arena.nbytes(self.rows, *layouts) :], self.rows, *layouts)
+        rows, layouts = self.num_envs * self.agents, self.layouts()
+        return Arena.within(block[-Arena.nbytes(rows, *layouts) :], rows, *layouts)
+
+    def rows_of(self, part: Part, arena: Arena) -> Arena:
+        """A block's rows."""
+        return arena.rows(part.first_env * self.agents, part.last_env * self.agents)
+
+
+def shares_of(plan: Plan, num_envs: Sequence[int], **common: Any) -> list[Share]:
+    """What each worker gets, now that it is known how many envs each creator made."""
+    starts = list(accumulate(num_envs, initial=0))
+    parts: list[list[Part]] = [[] for _ in range(plan.num_workers)]
+    for number, (worker, first, last) in enumerate(plan.blocks):
+        parts[worker].append(Part(number, last - first, starts[first], starts[last]))
+    most = max(map(len, parts))
+    return [
+        Share(worker, plan.num_workers, most, tuple(own), starts[-1], **common)
+        for worker, own in enumerate(parts)
+    ]

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from shoal._core._native import WorkerSignals, die_with_parent, progress_offset
 from shoal._core.run import Infos, Run
-from shoal.buffers import SharedMemory
+from shoal.buffers import Arena, SharedMemory
 from shoal.emulation import Creator
 from shoal.errors import EnvError
 from shoal.vector._mail import Deadline, Gone, Mail, dumps
@@ -97,47 +97,47 @@ class _Worker:
             self._serve()
 
     def _build(self) -> list[Unit]:
-        number, first, world, pickled = pickle.loads(self._mail.receive(FOREVER)[0])
+        number, numbers, world, pickled = pickle.loads(self._mail.receive(FOREVER)[0])
         if world is not None:
             if world.show_crashes:
                 faulthandler.enable()
             world.enter()
         creators = self._creators[number] if self._creators is not None else pickle.loads(pickled)
-        units = build_envs(creators, first)
+        units = build_envs(creators, numbers)
         _one_thread()
         return units
 
     def _settle_in(self, units: list[Unit], share: Share, descriptor: int) -> None:
         memory = SharedMemory(share.nbytes(), descriptor)
         memory.close()
-        block = memory.block
-        first, last = share.first_row, share.last_row
-        progress = block[progress_offset(share.worker) :][:8].view(np.int64)
-        observation, action = share.layouts()
-        run = Run(
-            share.arena(block).rows(first, last),
-            observation,
-            action,
-            share.mode,
-            share.first_env,
-            share.flat,
-            progress,
+        self._signals = WorkerSignals(
+            memory.block, share.num_workers, share.most_blocks, share.worker, *share.patience
         )
-        self._block = Block(units, run)
-        self._signals = WorkerSignals(block, share.worker, *share.patience)
-        self._arena, self._progress = run.arena, progress
-        self._kept = share.kept(block).rows(first, last) if share.keeps else None
-        self._due = share.due
-        self._resets_at_first_step = share.due is not None and share.mode is AutoresetMode.NEXT_STEP
+        at = progress_offset(share.worker, share.most_blocks)
+        self._progress = memory.block[at : at + 8].view(np.int64)
+        arena, layouts = share.arena(memory.block), share.layouts()
+        kept = share.kept(memory.block) if share.keeps else None
+        self._blocks: list[_ServedBlock] = []
+        first = 0
+        for number, part in enumerate(share.parts):
+            rows = share.rows_of(part, arena)
+            run = Run(rows, *layouts, share.mode, part.first_env, share.flat, self._progress)
+            block = Block(units[first : first + part.units], run)
+            first += part.units
+            old = None if kept is None else share.rows_of(part, kept)
+            due = None if share.due is None else share.due[number]
+            self._blocks.append(_ServedBlock(block, rows, old, due, share.mode, self._signals))
         self._serving = True
 
     def _serve(self) -> None:
+        steps = [block.step for block in self._blocks]
         while self._serving:
             try:
-                said, verb = self._signals.serve(self._step()), "infos"
+                said, verb = self._signals.serve(steps), "infos"
                 if isinstance(said, int):
                     verb, *arguments = pickle.loads(self._mail.receive(FOREVER)[0])
                     said = self._answer_to(verb, *arguments)
+                    steps = [block.step for block in self._blocks]
                 outcome, message = MESSAGE, _pickled(said, verb)
             except Gone:
                 raise
@@ -146,19 +146,55 @@ class _Worker:
             self._signals.answer(outcome)
             self._mail.post(message, FOREVER)
 
-    def _step(self) -> Callable[[], Infos]:
-        return self._block.step if self._kept is None else self._step_and_keep
+    def _answer_to(self, verb: str, *arguments: Any) -> Any:
+        if verb == "reset":
+            return self._blocks[self._signals.block()].reset(*arguments)
+        if verb == "close":
+            self._serving = False
+            return [pack_error(error) for served in self._blocks for error in served.block.close()]
+        self._progress[0] = -1  # what follows goes through all envs
+        (by_block,) = arguments
+        return [getattr(served, verb)(*own) for served, own in zip(self._blocks, by_block, strict=True)]
+
+
+class _ServedBlock:
+    """A block, and what it must do in the place of one that is gone.
+
+    Args:
+        block: Its envs.
+        arena: Its rows.
+        kept: Where to keep them before each step, if at all.
+        due: The seed of each env's first reset, if there was another block before.
+        mode: The autoreset mode.
+        signals: Where to say that rows have been kept.
+    """
+
+    def __init__(
+        self,
+        block: Block,
+        arena: Arena,
+        kept: Arena | None,
+        due: list[int | None] | None,
+        mode: AutoresetMode,
+        signals: WorkerSignals,
+    ) -> None:
+        self.block, self._arena, self._kept, self._due, self._signals = block, arena, kept, due, signals
+        self._resets_at_first_step = due is not None and mode is AutoresetMode.NEXT_STEP
+
+    @property
+    def step(self) -> Callable[[], Infos]:
+        return self.block.step if self._kept is None else self._step_and_keep
 
     def _step_and_keep(self) -> Infos:
         # Copied, so that the parent can still report them should this step be the end of us.
         self._kept.copy_from(self._arena)  # type: ignore[union-attr]
         self._signals.keep()
         if not self._resets_at_first_step:
-            return self._block.step()
+            return self.block.step()
         everyone = np.ones(len(self._due or ()), np.bool_)
-        return self._reset(everyone, [None] * len(everyone), None)
+        return self.reset(everyone, [None] * len(everyone), None)
 
-    def _reset(
+    def reset(
         self, chosen: NDArray[np.bool_], seeds: list[int | None], options: dict[str, Any] | None
     ) -> Infos:
         if self._due is not None:
@@ -167,23 +203,24 @@ class _Worker:
                 self._resets_at_first_step = False
             seeds = [due if seed is None else seed for due, seed in zip(self._due, seeds, strict=True)]
             self._due = [None if reset else due for due, reset in zip(self._due, chosen, strict=True)]
-        return self._block.reset(chosen, seeds, options)
+        return self.block.reset(chosen, seeds, options)
 
-    def _answer_to(self, verb: str, *arguments: Any) -> Any:
-        if verb == "close":
-            self._serving = False
-            return [pack_error(error) for error in self._block.close()]
-        if verb == "reset":
-            return self._reset(*arguments)
-        self._progress[0] = -1  # what follows goes through all envs
-        if verb == "snapshot":
-            return self._block.snapshot(), self._due, self._resets_at_first_step
-        if verb == "restore":
-            ((state, due, resets),) = arguments
-            self._block.restore(state)
-            self._due, self._resets_at_first_step = due, resets
-            return None
-        return getattr(self._block, verb)(*arguments)
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        return self.block.call(name, args, kwargs)
+
+    def set_attr(self, name: str, values: list[Any]) -> None:
+        self.block.set_attr(name, values)
+
+    def render(self) -> list[Any]:
+        return self.block.render()
+
+    def snapshot(self) -> Any:
+        return self.block.snapshot(), self._due, self._resets_at_first_step
+
+    def restore(self, state: Any) -> None:
+        inner, due, resets = state
+        self.block.restore(inner)
+        self._due, self._resets_at_first_step = due, resets
 
 
 def _pickled(said: Any, verb: str) -> bytes:

@@ -220,7 +220,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         self._check_still("async_reset")
         chosen, rest = reset_mask_of(options, self.num_envs, self._stride)
         if self._state is FAILED and not chosen.all():
-            raise ResetNeeded(_FAILED)
+            raise ResetNeeded(FAILED_BEFORE)
         if (self._never_reset & ~chosen).any():
             raise ArgumentError(
                 "reset_mask: some envs have never been reset, so they have no observation yet; "
@@ -228,11 +228,16 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             )
         seeds = self._seeds(self._next_seed if seed is None else seed)
         self._pending = "reset"
-        self._arrived = self._move(lambda: self._begin_reset(chosen, seeds, rest), PENDING)
+        self._launch_reset(chosen, seeds, rest)
         self._next_seed = None
         self._never_reset &= ~chosen
         if self._clock is not None:
             self._clock.restart(np.repeat(chosen, self.agents_per_env))
+
+    def _launch_reset(
+        self, chosen: NDArray[np.bool_], seeds: Sequence[int | None], options: dict[str, Any] | None
+    ) -> None:
+        self._arrived = self._move(lambda: self._begin_reset(chosen, seeds, options), PENDING)
 
     def send(self, actions: Any, env_ids: NDArray[np.int64] | None = None) -> None:
         """Begin a step: the first half of `step`.
@@ -248,14 +253,14 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
     def _send(self, actions: Any, env_ids: NDArray[np.int64] | None) -> None:
         if self._state is not READY:
             self._check_idle("the next step() or send")
-            raise ResetNeeded(_FAILED)
+            raise ResetNeeded(FAILED_BEFORE)
         if env_ids is not None and not np.array_equal(env_ids, self._env_ids):
             raise ArgumentError(
                 f"env_ids: expected those of the batch last received, {self._env_ids}, got {env_ids}"
             )
         acting = self._actions.write(actions, self._mask)
         if acting < self.num_rows and self.autoreset_mode is AutoresetMode.DISABLED:
-            self._refuse_finished(self._mask)
+            self._refuse_finished(self._mask, self._env_ids)
         self._transitions.begin(acting)
         self._pending = "step"
         self._arrived = self._move(self._begin_step, PENDING)
@@ -264,7 +269,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         """Receive the rows of what `send` or `async_reset` began: the second half of `step`."""
         self._check_still("recv")
         if self._state is FAILED:
-            raise ResetNeeded(_FAILED)
+            raise ResetNeeded(FAILED_BEFORE)
         if self._state is not PENDING:
             problem = "nothing is under way: call async_reset() or send() before recv()"
             raise NothingPending(problem, "recv")
@@ -344,7 +349,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         """
         self._check_idle("snapshot")
         if self._state is FAILED:
-            raise ResetNeeded(_FAILED)
+            raise ResetNeeded(FAILED_BEFORE)
         return {
             "kind": self._kind(),
             "envs": self._ask("snapshot", self._freeze),
@@ -476,7 +481,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         if verb not in self._unchecked:
             return
         self._unchecked.discard(verb)
-        if warn_if_outside(self.observation_layout, self._columns, self._mask, self.agents_per_env, verb):
+        if warn_if_outside(self.observation_layout, self._columns, self._mask, self._env_ids, verb):
             self._unchecked.clear()
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
@@ -484,12 +489,14 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             return seeds_of(seed, self._total_envs)
         return seeds_of(seed, self.num_envs)[:: self._stride]
 
-    def _refuse_finished(self, mask: NDArray[np.bool_]) -> None:
-        alive = mask.reshape(self._total_envs, self.agents_per_env).any(1)
+    def _refuse_finished(self, mask: NDArray[np.bool_], env_ids: NDArray[np.int64]) -> None:
+        alive = mask.reshape(-1, self.agents_per_env).any(1)
         if not alive.all():
+            finished = env_ids[:: self.agents_per_env][~alive].tolist()
+            verb = "reset" if self.batch_size == self.num_envs else "async_reset"
             raise EpisodeOver(
-                f"envs {np.flatnonzero(~alive).tolist()} have finished and autoreset is DISABLED: reset "
-                'them first, by reset(options={"reset_mask": mask}) with their entries of mask set. '
+                f"envs {finished} have finished and autoreset is DISABLED: reset "
+                f'them first, by {verb}(options={{"reset_mask": mask}}) with their entries of mask set. '
                 "No env has moved."
             )
 
@@ -516,7 +523,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         return f"{type(self).__name__}({name}num_envs={self.num_envs}{agents})"
 
 
-_FAILED = (
+FAILED_BEFORE = (
     "the last call was interrupted, or an env raised in it, so the rows are not of one moment: "
     "call reset() first"
 )

@@ -31,16 +31,16 @@ Unit = SingleEnv | Env | GymnasiumVectorEnv[Any, Any, Any]
 """What one creator made: one env, or a vector env with several."""
 
 
-def build_envs(creators: Iterable[Creator], first: int = 0) -> list[Unit]:
+def build_envs(creators: Sequence[Creator], numbers: Sequence[int] | None = None) -> list[Unit]:
     """Call every creator once. If one fails, the envs made so far are closed.
 
     Args:
         creators: One per unit.
-        first: The number of the first one, for messages.
+        numbers: Of the units, for messages.
     """
     units: list[Unit] = []
     try:
-        for index, creator in enumerate(creators, first):
+        for index, creator in zip(numbers or range(len(creators)), creators, strict=True):
             try:
                 units.append(adopt(creator()))
             except Exception as error:

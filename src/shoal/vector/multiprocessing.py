@@ -10,8 +10,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Self, cast
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -19,12 +18,14 @@ from numpy.typing import NDArray
 
 from shoal import _core
 from shoal._core.run import Infos, Run
-from shoal.buffers import SharedMemory
+from shoal.buffers import Arena, SharedMemory
 from shoal.errors import ArgumentError, CoreNeeded, WorkerError
-from shoal.vector._cores import patience_with, split, usable_cores
+from shoal.vector._batching import Batching, is_async
+from shoal.vector._cores import patience_with, usable_cores
 from shoal.vector._launching import check_start_method
+from shoal.vector._plan import Plan
 from shoal.vector._remote_errors import summary_of
-from shoal.vector.arguments import autoreset, creators_of
+from shoal.vector.arguments import autoreset
 from shoal.vector.base import VectorEnv
 from shoal.vector.block import Block, agents_of, build_envs, close_all
 from shoal.vector.spaces import ObservationMode, UnitFacts, combine
@@ -60,6 +61,12 @@ class Multiprocessing(VectorEnv):
         parent_steps: This process steps a share of the envs itself instead of waiting, which is fastest where
             there are few cores. Nothing can be done about an env that hangs or crashes natively in that
             share, so it cannot be combined with `timeout` or ``on_error="restart"``.
+        batch_size: Envs in a batch, counted as `num_envs` are. With less than all of them the vec is
+            asynchronous: `recv` returns a batch while the other envs go on, `send` takes actions for it.
+        surplus_envs: Envs beside `num_envs`, so that batches of `num_envs` need not wait for the slowest.
+        mode: ``"sync"`` or ``"async"``; by default what the two before say.
+        order: Of an asynchronous vec: ``"fifo"`` returns envs in the order in which they were sent, a fixed
+            cycle that reproduces itself; ``"ready"`` those that have finished first.
 
     Example:
         >>> import gymnasium, shoal
@@ -71,6 +78,23 @@ class Multiprocessing(VectorEnv):
         >>> rewards
         array([1., 1., 1., 1.])
     """
+
+    def __new__(
+        cls,
+        env: Any = None,
+        num_envs: Any = None,
+        *,
+        batch_size: Any = None,
+        surplus_envs: Any = 0,
+        mode: Any = None,
+        **_: Any,
+    ) -> Self:
+        """One that waits for all envs, or one that does not."""
+        if cls is Multiprocessing and is_async(env, num_envs, batch_size, surplus_envs, mode):
+            from shoal.vector._async import AsyncMultiprocessing
+
+            return cast(Self, object.__new__(AsyncMultiprocessing))
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -90,6 +114,10 @@ class Multiprocessing(VectorEnv):
         on_error: str = "raise",
         start_method: str | None = None,
         parent_steps: bool = False,
+        batch_size: int | None = None,
+        surplus_envs: int = 0,
+        mode: str | None = None,
+        order: str = "fifo",
     ) -> None:
         if sys.platform != "linux":
             raise CoreNeeded("Multiprocessing needs Linux. Use shoal.Serial.")
@@ -100,72 +128,71 @@ class Multiprocessing(VectorEnv):
             )
         from shoal.vector._pool import Pool
         from shoal.vector._restarts import Restarts
-        from shoal.vector._share import Share
+        from shoal.vector._share import shares_of
 
-        mode = autoreset(autoreset_mode)
-        self.env_fns = creators_of(env, num_envs)
+        resetting = autoreset(autoreset_mode)
+        batching = Batching.of(
+            env, num_envs, batch_size, surplus_envs, mode, order, parent_steps=parent_steps
+        )
+        self.env_fns = batching.creators
+        self._order, self.observation_mode = order, observation_mode
         method = check_start_method(start_method)
         restarts = _check_faults(timeout, on_error, parent_steps)
         cores = usable_cores()
-        sizes = split(len(self.env_fns), num_workers, envs_per_worker, cores, parent_steps=parent_steps)
-        parts = [self.env_fns[first:last] for first, last in pairwise(accumulate(sizes, initial=0))]
-        own = parts.pop(0) if parent_steps else []
+        plan = batching.plan(num_workers, envs_per_worker, cores)
         self._timeout, self.parent_steps = timeout, parent_steps
         self._owner = os.getpid()
-        self._units = build_envs(own)
+        self._units = build_envs(self.env_fns[: plan.own])
         memory: SharedMemory | None = None
         try:
-            self._pool = Pool(parts, len(own), method, timeout)
+            units = [plan.of_worker(worker) for worker in range(plan.num_workers)]
+            creators = [[self.env_fns[unit] for unit in own] for own in units]
+            self._pool = Pool(creators, units, method, timeout)
         except BaseException:
             close_all(self._units)
             raise
         try:
-            own_facts = [UnitFacts.of(unit, agents_of(unit)) for unit in self._units]
-            facts = [own_facts] * bool(own) + self._pool.facts
-            described = combine(
-                [fact for part in facts for fact in part], observation_mode, mode, objects=False
+            facts = {unit: UnitFacts.of(own, agents_of(own)) for unit, own in enumerate(self._units)}
+            for own, told in zip(units, self._pool.facts, strict=True):
+                facts.update(zip(own, told, strict=True))
+            in_order = [facts[unit] for unit in range(len(self.env_fns))]
+            described = combine(in_order, observation_mode, resetting, objects=False)
+            own_patience, patience = patience_with(plan.num_workers, cores)
+            shares = shares_of(
+                plan,
+                [fact.num_envs for fact in in_order],
+                agents=described.agents_per_env,
+                observation=described.observation.space,
+                action=described.action.space,
+                mode=resetting,
+                flat=flat,
+                patience=patience,
+                keeps=restarts,
             )
-            agents = described.agents_per_env
-            envs = list(accumulate((sum(fact.num_envs for fact in part) for part in facts), initial=0))
-            own_patience, patience = patience_with(len(parts), cores)
-            shares = [
-                Share(
-                    worker=worker,
-                    num_workers=len(parts),
-                    rows=described.num_envs * agents,
-                    first_env=first,
-                    num_envs=last - first,
-                    first_row=first * agents,
-                    last_row=last * agents,
-                    observation=described.observation.space,
-                    action=described.action.space,
-                    mode=mode,
-                    flat=flat,
-                    patience=patience,
-                    keeps=restarts,
-                )
-                for worker, (first, last) in enumerate(list(pairwise(envs))[bool(own) :])
-            ]
             memory = SharedMemory(shares[0].nbytes())
             arena = shares[0].arena(memory.block)
             arena.mask[:] = True
             self._pool.assign(shares, memory, own_patience, cores, parent_steps=parent_steps)
             self._signals, self._shares = self._pool.signals, shares
+            self._parts = [part for share in shares for part in share.parts]
+            self._parts.sort(key=lambda part: part.number)
             self._own: Block | None = None
-            if own:
-                run = Run(arena, described.observation, described.action, mode, flat=flat)
-                self._own = Block(self._units, run.part(0, envs[1], agents))
+            if plan.own:
+                run = Run(arena, described.observation, described.action, resetting, flat=flat)
+                self._own = Block(
+                    self._units, run.part(0, self._parts[0].first_env, described.agents_per_env)
+                )
             self._own_infos: Infos = []
             self._unheard = False  # whether something is under way that nobody has asked for yet
             self._restarts: Restarts | None = None
             if restarts:
                 kept = shares[0].kept(memory.block)
                 self._restarts = Restarts(self._pool, shares, arena, kept, described.observation)
-            self.num_workers = len(parts)
+            self.num_workers = plan.num_workers
             super().__init__(
                 described,
                 arena,
-                autoreset_mode=mode,
+                autoreset_mode=resetting,
                 flat=flat,
                 copy=copy,
                 seed=seed,
@@ -173,14 +200,17 @@ class Multiprocessing(VectorEnv):
                 rows_as_envs=rows_as_envs,
                 check_bounds=observation_mode == "same",
             )
+            self._take_shape(plan, arena)
         except BaseException:
             self._pool.close()
             if memory is not None:
                 memory.close()
             close_all(self._units)
             raise
-        self.observation_mode = observation_mode
         _remember(self)
+
+    def _take_shape(self, plan: Plan, arena: Arena) -> None:
+        """What an asynchronous vec has beside."""
 
     # -- the verbs -------------------------------------------------------------------------------------
 
@@ -189,8 +219,8 @@ class Multiprocessing(VectorEnv):
         if self._restarts is None:
             self._pool.refuse_if_lost()
         else:
-            self._restarts.begin()
-        self._signals.post(0)  # a step
+            self._restarts.begin(range(len(self._parts)))
+        self._signals.post_steps()
         if self._own is not None:
             self._own_infos = self._own.step()
         self._unheard = True
@@ -202,35 +232,38 @@ class Multiprocessing(VectorEnv):
         options: dict[str, Any] | None,
     ) -> None:
         self._check_owner()
-        parts = [slice(share.first_env, share.first_env + share.num_envs) for share in self._shares]
         if self._restarts is not None:
             for worker in self._pool.lost:  # who takes its place begins with all its envs
-                chosen[parts[worker]] = True
+                for part in self._shares[worker].parts:
+                    chosen[part.envs] = True
         requests = self._pool.requests(
-            "reset", [(chosen[part], list(seeds[part]), options) for part in parts]
+            "reset", [(chosen[part.envs], list(seeds[part.envs]), options) for part in self._parts]
         )
         if self._restarts is not None:
-            self._restarts.begin(chosen, seeds, options)
+            self._restarts.begin(range(len(self._parts)), chosen, seeds, options)
         elif not chosen.all():
             self._pool.refuse_if_lost()
+        self._drop_what_is_under_way()
+        for block, request in enumerate(requests):
+            self._pool.ask(block, request)
+        if self._own is not None:
+            first = self._parts[0].first_env
+            self._own_infos = self._own.reset(chosen[:first], seeds[:first], options)
+        self._unheard = True
+
+    def _drop_what_is_under_way(self) -> None:
         unheard, self._unheard = self._unheard, False
         dropped = self._pool.settle()
         if unheard:  # else it has been told, or interrupted
             for error in dropped:
-                warnings.warn(f"dropped by reset(): {summary_of(error)}", stacklevel=6)
-        for worker, request in enumerate(requests):
-            self._pool.ask(worker, request)
-        if self._own is not None:
-            first = self._shares[0].first_env
-            self._own_infos = self._own.reset(chosen[:first], seeds[:first], options)
-        self._unheard = True
+                warnings.warn(f"dropped by reset(): {summary_of(error)}", stacklevel=7)
 
     def _finish(self) -> Infos:
         self._unheard = False
         try:
             came = None
             if not self._pool.lost:
-                came = self._signals.wait(-1.0 if self._timeout is None else self._timeout)
+                came = self._signals.wait_and_take(-1.0 if self._timeout is None else self._timeout)
             if came != 0:
                 return self._hear(came)
         except Exception:
@@ -245,57 +278,70 @@ class Multiprocessing(VectorEnv):
         """What the workers have to say, beside their rows."""
         from shoal.vector._pool import first_of
 
-        messages, failures = self._pool.wait(for_all=self._restarts is not None, came=came)
+        self._pool.wait(for_all=self._restarts is not None, came=came)
+        failures = self._pool.take_failures()
         if failures and self._restarts is None:
             raise first_of(failures)
+        said = self._pool.heard
         if self._restarts is not None:
             for worker in sorted(failures):
-                messages[worker] = self._restarts.mend(worker, failures[worker], self._pending)
+                verbs = dict.fromkeys(self._pool.blocks[worker], self._pending)
+                said.update(self._restarts.mend(worker, failures[worker], verbs))
         infos, self._own_infos = self._own_infos, []
-        for worker in sorted(messages):
-            first = self._shares[worker].first_row
-            infos = infos + [(first + row, info) for row, info in messages[worker]]
+        for block in sorted(said):
+            first = self._parts[block].first_env * self.agents_per_env
+            infos = infos + [(first + row, info) for row, info in said[block]]
+        self._pool.drop(range(len(self._parts)))
         return infos
 
     # -- access to the envs ----------------------------------------------------------------------------
 
-    def _ask_all(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """One result per worker; the parent's own share comes first."""
-        self._check_owner()
-        theirs = arguments[1:] if self._own is not None else arguments
-        results = [] if self._own is None else [getattr(self._own, verb)(*arguments[0])]
-        return results + self._pool.ask_all(verb, theirs)
+    def _ask_all(self, verb: str, arguments: Callable[[slice], tuple[Any, ...]]) -> list[Any]:
+        """One result for each block; the parent's own comes first.
 
-    def _parts(self) -> list[slice]:
-        """The envs of each share, the parent's own first."""
-        parts = [slice(share.first_env, share.first_env + share.num_envs) for share in self._shares]
-        return parts if self._own is None else [slice(0, parts[0].start), *parts]
+        Args:
+            verb: Of a block.
+            arguments: For the block with these envs.
+        """
+        self._check_owner()
+        results: list[Any] = []
+        if self._own is not None:
+            results.append(getattr(self._own, verb)(*arguments(slice(0, self._parts[0].first_env))))
+        theirs = self._pool.ask_all(
+            verb, [[arguments(part.envs) for part in share.parts] for share in self._shares]
+        )
+        by_block = {
+            part.number: result
+            for share, said in zip(self._shares, theirs, strict=True)
+            for part, result in zip(share.parts, said, strict=True)
+        }
+        return results + [by_block[block] for block in range(len(self._parts))]
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        results = self._ask_all("call", [(name, args, kwargs)] * len(self._parts()))
+        results = self._ask_all("call", lambda envs: (name, args, kwargs))
         return [value for part in results for value in part]
 
     def _set_attr(self, name: str, values: Sequence[Any]) -> None:
-        self._ask_all("set_attr", [(name, list(values[part])) for part in self._parts()])
+        self._ask_all("set_attr", lambda envs: (name, list(values[envs])))
 
     def _render(self) -> list[Any]:
-        frames = self._ask_all("render", [()] * len(self._parts()))
+        frames = self._ask_all("render", lambda envs: ())
         return [frame for part in frames for frame in part]
 
     def _freeze(self) -> Any:
-        theirs = self._ask_all("snapshot", [()] * len(self._parts()))
-        return theirs if self._own is None else [(theirs[0], None, False), *theirs[1:]]
+        return self._ask_all("snapshot", lambda envs: ())
 
     def _thaw(self, state: Any) -> None:
         self._check_owner()
         self._pool.settle()
-        parts = [(part,) for part in state]
-        if self._own is not None:
-            parts[0] = (state[0][0],)  # the parent's own share has no restarts
-        self._ask_all("restore", parts)
+        first = [0] * bool(self.parent_steps) + [part.first_env for part in self._parts]
+        by_start = dict(zip(first, state, strict=True))
+        self._ask_all("restore", lambda envs: (by_start[envs.start],))
 
     def _kind(self) -> dict[str, Any]:
-        sizes = [part.stop - part.start for part in self._parts()]
+        sizes = [part.num_envs for part in self._parts]
+        if self._own is not None:
+            sizes.insert(0, self._parts[0].first_env)
         return {**super()._kind(), "split of envs among processes": sizes}
 
     # -- the end ---------------------------------------------------------------------------------------
@@ -313,16 +359,18 @@ class Multiprocessing(VectorEnv):
 
     def stats(self) -> dict[str, Any]:
         """Counts and times since the vec was made; see `shoal.vector.statistics`."""
-        waited, signal, slowest, worked, idle = self._signals.figures()
-        workers = {
-            "seconds_step": slowest,
-            "seconds_signal": signal,
+        _, signal, slowest, _, _ = self._signals.figures()
+        hops = {"seconds_step": slowest, "seconds_signal": signal}
+        return report(self._transitions.figures(), {**hops, **self._worker_figures()})
+
+    def _worker_figures(self) -> dict[str, float]:
+        waited, _, _, worked, idle = self._signals.figures()
+        return {
             "seconds_waiting": waited,
             "seconds_workers_stepping": worked / self.num_workers,
             "seconds_workers_waiting": idle / self.num_workers,
             "restarts": 0 if self._restarts is None else self._restarts.count,
         }
-        return report(self._transitions.figures(), workers)
 
     def _check_owner(self) -> None:
         if os.getpid() != self._owner:

@@ -30,6 +30,9 @@ def report(
     - ``seconds_waiting``: that this process waited for workers; ``seconds_workers_waiting``: that workers
       waited for a call, on average; ``seconds_workers_stepping``: that they worked, on average
     - ``restarts``: workers that were replaced, with ``on_error="restart"``
+
+    If it is asynchronous, steps overlap: ``vector_steps`` counts batches, and there is no ``seconds_step``,
+    ``seconds_signal`` and ``seconds_view``.
     """
     vector_steps, transitions, episodes, inside, outside = figures
     seconds = inside + outside
@@ -43,9 +46,38 @@ def report(
         "bound": "envs" if inside >= outside else "learner",
     }
     if workers is not None:
-        view = inside - workers["seconds_step"] - workers["seconds_signal"]
-        result.update(workers, seconds_view=max(0.0, view))
+        result.update(workers)
+        if "seconds_step" in workers:
+            view = inside - workers["seconds_step"] - workers["seconds_signal"]
+            result["seconds_view"] = max(0.0, view)
     return result
+
+
+class Meter:
+    """Counts and times the verbs of an asynchronous vec, whose steps overlap."""
+
+    def __init__(self) -> None:
+        self._batches = self._transitions = self._episodes = 0
+        self._inside = self._outside = self._entered = self._left = 0.0
+
+    def enter(self) -> None:
+        """The caller comes in: by `send` or `recv`."""
+        self._entered = time.perf_counter()
+        if self._left:
+            self._outside += self._entered - self._left
+
+    def leave(self, transitions: int | None = None, episodes: int = 0) -> None:
+        """And leaves, from `recv` with so many of both."""
+        self._left = time.perf_counter()
+        self._inside += self._left - self._entered
+        if transitions is not None:
+            self._batches += 1
+            self._transitions += transitions
+            self._episodes += episodes
+
+    def figures(self) -> tuple[int, int, int, float, float]:
+        """As `report` takes them."""
+        return self._batches, self._transitions, self._episodes, self._inside, self._outside
 
 
 class EpisodeClock:
@@ -62,32 +94,48 @@ class EpisodeClock:
         """These rows have been reset by the caller."""
         self._begun[rows] = time.perf_counter()
 
-    def add_to(self, infos: dict[str, Any], arena: Arena, mode: AutoresetMode, episodes: int) -> None:
+    def add_to(
+        self,
+        infos: dict[str, Any],
+        arena: Arena,
+        mode: AutoresetMode,
+        episodes: int,
+        where: slice | NDArray[np.int64] | None = None,
+    ) -> None:
         """Report the episodes that ended in this step, if any.
+
+        Args:
+            infos: To add to.
+            arena: The rows that were stepped.
+            mode: The autoreset mode.
+            episodes: How many ended.
+            where: The rows within the vec, if they are not all.
 
         Raises:
             ArgumentError: If the envs report an ``episode`` themselves.
         """
         now = time.perf_counter()
-        if self._resetting:  # under NEXT_STEP, by the step after an end
-            self._begun[arena.resets] = now
+        begun = self._begun if where is None else self._begun[where]
+        if self._resetting or where is not None:  # under NEXT_STEP, by the step after an end
+            begun[arena.resets] = now
         self._resetting = episodes > 0
-        if not episodes:
-            return
-        if "episode" in infos:
-            raise ArgumentError(
-                'episode_stats: the envs already give infos["episode"] themselves. Use either '
-                "episode_stats=True or RecordEpisodeStatistics, not both."
-            )
-        done = arena.terminations | arena.truncations
-        infos["episode"] = {
-            "r": np.where(done, arena.episode_returns, 0.0),
-            "l": np.where(done, arena.episode_lengths, 0),
-            "t": np.where(done, np.round(now - self._begun, 6), 0.0),
-        }
-        infos["_episode"] = done
-        if mode is AutoresetMode.SAME_STEP:
-            self._begun[done] = now
+        if episodes:
+            if "episode" in infos:
+                raise ArgumentError(
+                    'episode_stats: the envs already give infos["episode"] themselves. Use either '
+                    "episode_stats=True or RecordEpisodeStatistics, not both."
+                )
+            done = arena.terminations | arena.truncations
+            infos["episode"] = {
+                "r": np.where(done, arena.episode_returns, 0.0),
+                "l": np.where(done, arena.episode_lengths, 0),
+                "t": np.where(done, np.round(now - begun, 6), 0.0),
+            }
+            infos["_episode"] = done
+            if mode is AutoresetMode.SAME_STEP:
+                begun[done] = now
+        if where is not None:
+            self._begun[where] = begun
 
     def state(self) -> NDArray[np.float64]:
         """Seconds that each episode has lasted."""

@@ -1,0 +1,111 @@
+"""Who steps which envs: creators -> workers -> blocks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the creators of a vec are split, in the order of their rows.
+
+    Attributes:
+        own: Creators of this process, which come first.
+        blocks: Of each block: its worker, its first creator and one past its last.
+        per_batch: Blocks in a batch.
+    """
+
+    own: int
+    blocks: list[tuple[int, int, int]]
+    per_batch: int
+
+    @property
+    def num_workers(self) -> int:
+        """How many have a block."""
+        return 1 + max(worker for worker, _, _ in self.blocks)
+
+    def of_worker(self, worker: int) -> list[int]:
+        """Its creators."""
+        return [unit for owner, first, last in self.blocks if owner == worker for unit in range(first, last)]
+
+
+def plan_sync(
+    creators: int, num_workers: Any, envs_per_worker: Any, cores: int, *, parent_steps: bool
+) -> Plan:
+    """One block for each worker, all of them in every batch.
+
+    Raises:
+        ArgumentError: If that cannot be done.
+    """
+    sizes = split(creators, num_workers, envs_per_worker, cores, parent_steps=parent_steps)
+    ends = list(pairwise(accumulate(sizes, initial=0)))
+    blocks = [(worker, *end) for worker, end in enumerate(ends[parent_steps:])]
+    return Plan(sizes[0] if parent_steps else 0, blocks, len(blocks))
+
+
+def plan_async(
+    creators: int, num_workers: Any, envs_per_worker: Any, cores: int, *, batch_size: int, order: str
+) -> Plan:
+    """Blocks that batches can be made of.
+
+    Raises:
+        ArgumentError: If that cannot be done.
+    """
+    sizes = split(creators, num_workers, envs_per_worker, cores, parent_steps=False)
+    workers = len(sizes)
+    if order == "fifo" and creators % batch_size == 0 and batch_size % workers == 0:
+        # Each batch is spread over all workers, and its rows adjoin: all cores work on the next one while the
+        # learner has the last.
+        size = batch_size // workers
+        owners = [block % workers for block in range(creators // size)]
+    else:
+        size = math.gcd(batch_size, *sizes)
+        # With a single block, a worker would have nothing to do while its rows are in a batch.
+        while size > 1 and size in sizes:
+            size //= next(factor for factor in range(2, size + 1) if size % factor == 0)
+        owners = [worker for worker, own in enumerate(sizes) for _ in range(own // size)]
+    blocks = [(owner, block * size, (block + 1) * size) for block, owner in enumerate(owners)]
+    return Plan(0, blocks, batch_size // size)
+
+
+def split(
+    creators: int,
+    num_workers: Any,
+    envs_per_worker: Any,
+    cores: int,
+    *,
+    parent_steps: bool,
+) -> list[int]:
+    """How many creators each share gets, the parent's own first if it has one.
+
+    Raises:
+        ArgumentError: If that cannot be done.
+    """
+    for name, value in (("num_workers", num_workers), ("envs_per_worker", envs_per_worker)):
+        if value is not None and not (isinstance(value, (int, np.integer)) and value >= 1):
+            raise ArgumentError(f"{name}: expected a positive integer, got {value!r}")
+    if num_workers is not None and envs_per_worker is not None:
+        raise ArgumentError("num_workers and envs_per_worker: each follows from the other, pass one of them")
+    most = creators - parent_steps
+    if most < 1:
+        raise ArgumentError("parent_steps: expected at least 2 envs, one for a worker, got 1")
+    if envs_per_worker is not None:
+        if parent_steps and envs_per_worker >= creators:
+            raise ArgumentError(
+                f"envs_per_worker: expected less than {creators}, so that something is left for a worker, "
+                f"got {envs_per_worker}"
+            )
+        return [min(envs_per_worker, creators - first) for first in range(0, creators, envs_per_worker)]
+    if num_workers is None:
+        num_workers = max(1, min(cores - parent_steps, most))
+    if num_workers > most:
+        raise ArgumentError(f"num_workers: expected at most {most}, one per creator, got {num_workers}")
+    shares = int(num_workers) + parent_steps
+    return [creators // shares + (share < creators % shares) for share in range(shares)]
