@@ -148,6 +148,15 @@ def create_cartpole(index: int) -> gymnasium.Env:
     return gymnasium.make("CartPole-v1")
 
 
+def create_breakout(index: int) -> gymnasium.Env:
+    import ale_py
+    from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+
+    gymnasium.register_envs(ale_py)
+    env = gymnasium.make("ALE/Breakout-v5", frameskip=1)
+    return FrameStackObservation(AtariPreprocessing(env), 4)
+
+
 def create_lunar_lander(index: int) -> gymnasium.Env:
     return gymnasium.make(lunar_lander_id())
 
@@ -170,5 +179,6 @@ ENVS = {
             endless=False,
             gymnasium_id=lunar_lander_id(),
         ),
+        EnvSpec("breakout", "Breakout, 84x84x4 grey", create_breakout, num_actions=4, endless=False),
     )
 }

@@ -49,6 +49,7 @@ FULL_CASES = (
     ("busy", 64),
     ("busy", 8),
     ("variable", 64),
+    ("breakout", 64),
 )
 
 

@@ -75,13 +75,14 @@ NB_MODULE(_native, module) {
         .def("overdue", &Parent::overdue)
         .def("waits", &Parent::waits)
         .def("watch", &Parent::watch)
-        .def("pending", &Parent::pending)
+        .def("due", &Parent::due)
         .def("arrived", &Parent::arrived)
         .def("speakers", &Parent::speakers)
         .def("hear", &Parent::hear)
         .def("take", &Parent::take)
         .def("last_env", &Parent::last_env)
         .def("kept", &Parent::kept)
+        .def("skip", &Parent::skip)
         .def("figures", &Parent::figures);
 
     nb::class_<shoal::WorkerSignals>(module, "WorkerSignals",

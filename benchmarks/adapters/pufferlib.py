@@ -11,6 +11,8 @@ from envs import EnvSpec
 
 VENV = "pufferlib"
 PACKAGES = ("pufferlib",)
+# Its Gymnasium has other wrappers for Atari.
+ENVS = ("null", "null-info", "nested", "frame", "busy", "variable", "cartpole", "lunarlander")
 CONTESTANTS = {
     "PufferLib Serial": {"backend": "Serial"},
     # With one worker its parent, which waits spinning, has a core of its own where there are two.

@@ -1,5 +1,6 @@
 """The asynchronous pool: batches of some envs, while the others go on."""
 
+import os
 import time
 from functools import partial
 
@@ -20,6 +21,7 @@ from shoal.errors import (
     RestartWarning,
     SnapshotError,
     WorkerDied,
+    WorkerError,
     WorkerTimeout,
     WrongMode,
 )
@@ -221,9 +223,9 @@ def test_halves_are_spread_over_all_workers_and_adjoin():
     ("creators", "workers", "batch", "order", "size"),
     [
         (288, 8, 256, "fifo", 4),
-        (64, 2, 32, "ready", 16),
+        (64, 2, 32, "ready", 4),
         (7, 3, 5, "fifo", 1),
-        (12, 2, 6, "ready", 3),
+        (12, 2, 6, "fifo", 3),
         (4, 4, 4, "ready", 1),
     ],
 )
@@ -418,7 +420,7 @@ def test_a_failure_comes_out_and_a_reset_helps(how, error, order):
             vec.send(actions)
             with pytest.raises(error, match=r"failed as told|killed by signal 9"):
                 run(vec, 10_000)
-            with pytest.raises(ResetNeeded, match=r"call reset\(\) first"):
+            with pytest.raises(ResetNeeded, match=r"call async_reset\(\) first"):
                 vec.recv()
         vec.async_reset(seed=9)
         assert vec.recv().obs[:, 1:3].tolist() == [[0, 0]] * 4
@@ -556,3 +558,126 @@ def test_restarts_under_disabled_wait_for_the_caller():
         assert again.mask.all()
         assert again.obs[:2, 2].tolist() == [0, 0]
         assert again.obs[2:, 2].tolist() == [1, 1]
+
+
+# -- what once went wrong ----------------------------------------------------------------------------------
+
+
+class Slow(Fragile):
+    """A sentinel with a method that takes its time, and one that does not come back from a step."""
+
+    def nap(self, seconds):
+        time.sleep(seconds)
+
+    def step(self, action):
+        if action == 998:
+            time.sleep(0.3)
+        return super().step(action)
+
+
+def slow_pool(count=4, **options):
+    return pool([partial(Slow, i) for i in range(count)], **{"batch_size": 2, **options})
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": None}], ids=["async", "sync"])
+def test_an_answer_that_comes_too_late_is_nobodys(options):
+    def step(held):
+        vec.send(actions_for(held), env_ids=held.env_ids)
+        return vec.recv()
+
+    with slow_pool(timeout=1.0, on_error="restart", **options) as vec:
+        vec.async_reset(seed=0)
+        held = vec.recv()
+        with pytest.raises(WorkerTimeout, match=r"has not answered within 1 s"):
+            vec.call("nap", 0.6)  # twice in each worker
+        time.sleep(0.5)
+        with pytest.warns(RestartWarning, match="restarted"):
+            batch = step(held)
+        if not options:
+            batch = vec.recv()
+        assert batch.infos["restarted"].all()
+        assert batch.obs[:, 2].tolist() == [0] * len(batch.obs)
+
+
+def test_a_call_loses_no_infos():
+    with pool(8) as vec:
+        vec.async_reset(seed=0)
+        vec.get_attr("env_id")
+        for _ in range(2):
+            assert vec.recv().infos["begun"].tolist() == [0] * 4
+
+
+def test_part_of_a_batch_may_be_sent_and_the_rest_stays_as_it_is():
+    with pool(sentinels(8, max_length=LONG), num_workers=4, order="ready", copy=False) as vec:
+        vec.async_reset(seed=0)
+        for _ in range(200):
+            first, second = vec.recv(), vec.recv()
+            before = first.obs.copy()
+            vec.send(actions_for(first)[:1], env_ids=first.env_ids[:1])
+            vec.send(actions_for(second), env_ids=second.env_ids)
+            assert first.obs[1:].tolist() == before[1:].tolist()
+            vec.recv()  # may gather anew
+            assert first.obs[1:].tolist() == before[1:].tolist()
+            vec.async_reset(seed=0)
+
+
+def test_how_a_worker_died_is_told_though_nothing_of_its_was_under_way():
+    with pool(4, batch_size=2, mode="async") as vec:
+        vec.async_reset(seed=0)
+        first, second = vec.recv(), vec.recv()
+        vec._pool._channel.kill(1)
+        time.sleep(0.2)
+        vec._pool._read_deaths()
+        with pytest.raises(WorkerDied, match=r"signal 9.*Call async_reset\(\)"):
+            vec.send(actions_for(second))
+        assert first.resets.all()
+
+
+def test_a_step_that_is_kept_is_known_though_its_worker_has_gone_on():
+    """Env 0 fails; its worker has kept, and stepped, others since."""
+    creators = [partial(Fragile, i, "raise") for i in range(4)]
+    with pool(creators, num_workers=1, batch_size=1, on_error="restart") as vec:
+        vec.async_reset(seed=0)
+        held = [vec.recv() for _ in range(4)]
+        vec.send(np.array([999]), env_ids=held[0].env_ids)
+        for batch in held[1:]:
+            vec.send(np.zeros(1, np.int64), env_ids=batch.env_ids)
+        time.sleep(0.2)
+        with pytest.warns(RestartWarning, match="worker 0 is restarted"):
+            batch = vec.recv()
+        assert batch.truncations.all()
+        assert batch.obs[0, :3].tolist() == [0, 0, 0]
+        assert batch.rewards.tolist() == [0]
+
+
+def test_close_waits_for_those_who_go_on_and_not_for_long():
+    vec = slow_pool(4, num_workers=1)
+    vec.async_reset(seed=0)
+    for batch in [vec.recv(), vec.recv()]:
+        vec.send(np.full(2, 998), env_ids=batch.env_ids)
+    begun = time.perf_counter()
+    vec.close()  # 4 x 0.3 s
+    assert 1.0 < time.perf_counter() - begun < 8
+
+
+def test_only_what_can_be_told_apart_is_asynchronous():
+    class Own(shoal.Multiprocessing):
+        pass
+
+    for make in (partial(Own, sentinels(4)), partial(shoal.Multiprocessing, (c for c in sentinels(4)))):
+        with pytest.raises(ArgumentError, match=r"cannot be made of a generator"):
+            make(batch_size=2)
+
+
+def test_a_fork_cannot_receive():
+    with pool(8) as vec:
+        vec.async_reset(seed=0)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                vec.recv()
+            except WorkerError:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        assert vec.recv().infos["begun"].tolist() == [0] * 4

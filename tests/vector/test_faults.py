@@ -171,7 +171,7 @@ def test_01_several_failures_are_all_told():
     with pool(crash(0, 1, "raise"), crash(2, 1, "raise")) as vec:
         vec.reset(seed=0)
         vec.send([0] * 4)
-        while any(map(vec._signals.pending, range(2))):
+        while any(map(vec._signals.due, range(2))):
             time.sleep(0.001)
         with pytest.raises(ValueError, match="env 0 failed") as caught:
             vec.recv()

@@ -129,6 +129,7 @@ class ParentSignals {
             office_.call(worker, number) = Call{numbers_[block], verb};
             calls_[block] = number + 1;
             states_[block] = called;
+            outcomes_[block] = plain_outcome;
             steps_[block] = verb == step_verb;
             moved_[worker] = now;
             ring(desk(worker).calls, 1);
@@ -182,10 +183,14 @@ class ParentSignals {
     // Where deaths are told from now on.
     void watch(int news_descriptor) { news_descriptor_ = news_descriptor; }
 
-    bool pending(std::uint32_t block) {
-        check(block);
+    // The blocks of a worker that have been called and have not answered.
+    std::vector<std::uint32_t> due(std::size_t worker) {
+        desk_of(worker);
         collect();
-        return states_[block] == called;
+        std::vector<std::uint32_t> found;
+        for (const std::uint32_t block : blocks_[worker])
+            if (states_[block] == called) found.push_back(block);
+        return found;
     }
 
     // All that have answered and have not been taken, in that order.
@@ -218,10 +223,19 @@ class ParentSignals {
 
     std::int64_t last_env(std::size_t worker) const { return desk_of(worker).progress.env; }
 
-    // Whether its worker has kept its rows before it touched them in the call under way.
+    // Whether its worker has kept its rows before it touched them in the last call. It takes calls in order, so it has if
+    // it has kept those of a later one.
     bool kept(std::uint32_t block) const {
         check(block);
-        return desk(owners_[block]).progress.kept == calls_[block];
+        return reached(desk(owners_[block]).progress.kept, calls_[block]);
+    }
+
+    // These are not called, though the caller meant to: their worker is lost, and has not touched them.
+    void skip(const std::vector<std::uint32_t>& blocks) {
+        for (const std::uint32_t block : blocks) {
+            check(block);
+            calls_[block] = desk(owners_[block]).calls.number.load(std::memory_order_relaxed) + 1;
+        }
     }
 
     // Seconds of all steps together: that the parent waited; that were neither its own nor the slowest worker's;
@@ -280,7 +294,8 @@ class ParentSignals {
             for (; seen_[worker] != number; ++seen_[worker]) {
                 const Answer& answer = office_.answer(worker, seen_[worker]);
                 const std::uint32_t block = blocks_[worker][answer.block];
-                if (states_[block] != called) continue;
+                // The nth answer is to the nth call; one that nobody waits for any more may come late.
+                if (states_[block] != called || calls_[block] != seen_[worker] + 1) continue;
                 states_[block] = answered;
                 outcomes_[block] = answer.outcome;
                 moved_[worker] = now;

@@ -19,8 +19,8 @@ from shoal.vector._bounds import warn_if_outside
 from shoal.vector._flow import Flow
 from shoal.vector._hands import Hand, Hands
 from shoal.vector._plan import Plan
-from shoal.vector._pool import ALL_PLAIN, STEP, first_of
-from shoal.vector.base import FAILED, FAILED_BEFORE, READY, Result
+from shoal.vector._pool import ALL_PLAIN, first_of
+from shoal.vector.base import FAILED, READY, Result
 from shoal.vector.infos import merge_infos
 from shoal.vector.multiprocessing import Multiprocessing
 from shoal.vector.statistics import Meter, report
@@ -28,6 +28,8 @@ from shoal.vector.statistics import Meter, report
 
 class AsyncMultiprocessing(Multiprocessing):
     """What `Multiprocessing` makes if a batch has less than all envs, or with ``mode="async"``."""
+
+    _failed_before = Multiprocessing._failed_before.replace("reset()", "async_reset()")
 
     def _take_shape(self, plan: Plan, arena: Arena) -> None:
         sizes = {part.num_envs for part in self._parts}
@@ -37,7 +39,7 @@ class AsyncMultiprocessing(Multiprocessing):
             )
         if self.observation_mode != "same":
             raise ArgumentError("observation_mode: an asynchronous vec has only 'same', got another")
-        self.order = self._order
+        self._pool.reset_verb = "async_reset"
         self._flow = Flow(len(self._parts), plan.per_batch, self._order)
         self._hands = Hands(
             arena,
@@ -50,6 +52,8 @@ class AsyncMultiprocessing(Multiprocessing):
         )
         self._verbs = ["reset"] * len(self._parts)  # that each block was last sent for
         self._hand: Hand | None = None  # what was received last, if it has not been sent
+        self._held: list[Hand] = []  # all that were received, and not sent as a whole
+        self._cut: list[int] = []  # bereft blocks that were sent, and are to say so
         self._meter = Meter()
         envs = plan.per_batch * self._parts[0].num_envs
         rows = envs * self.agents_per_env
@@ -82,21 +86,38 @@ class AsyncMultiprocessing(Multiprocessing):
     def _launch_reset(
         self, chosen: NDArray[np.bool_], seeds: Sequence[int | None], options: dict[str, Any] | None
     ) -> None:
-        """Begin a reset of everything, or of batches that are in hand."""
-        blocks = list(range(len(self._parts))) if chosen.all() else self._blocks_to_reset(chosen)
-        self._move(lambda: self._begin_resets(blocks, chosen, seeds, options), READY)
+        if chosen.all():
+            self._move(lambda: self._reset_all(chosen, seeds, options), READY)
+        else:
+            blocks = self._blocks_to_reset(chosen)
+            self._move(lambda: self._reset_some(blocks, chosen, seeds, options), READY)
+
+    def _reset_all(
+        self, chosen: NDArray[np.bool_], seeds: Sequence[int | None], options: dict[str, Any] | None
+    ) -> None:
+        """Whatever is where, everything begins anew."""
+        self._check_owner()
+        blocks = list(range(len(self._parts)))
+        requests = self._reset_requests(blocks, chosen, seeds, options)
+        if self._restarts is not None:
+            self._restarts.begin(blocks, chosen, seeds, options)
+        self._drop_what_is_under_way()
+        self._flow.restart()
+        self._let_go()
+        self._cut = []
+        self._ask_resets(blocks, requests)
 
     def _blocks_to_reset(self, chosen: NDArray[np.bool_]) -> list[int]:
+        """The batches in hand with these envs. They come back as a whole, as they were received."""
         wanted = set(self._hands.block_of[chosen].tolist())
         if away := wanted - self._flow.in_hand():
             envs = [env for env in np.flatnonzero(chosen).tolist() if self._hands.block_of[env] in away]
             raise ArgumentError(
                 f"reset_mask: expected only envs that were received and not sent, but {envs} are under way"
             )
-        # A batch comes back as a whole, as it was received.
         return [block for hand in self._flow.hands if wanted & set(hand) for block in hand]
 
-    def _begin_resets(
+    def _reset_some(
         self,
         blocks: list[int],
         chosen: NDArray[np.bool_],
@@ -104,28 +125,35 @@ class AsyncMultiprocessing(Multiprocessing):
         options: dict[str, Any] | None,
     ) -> None:
         self._check_owner()
-        whole = len(blocks) == len(self._parts)
-        bereft = set() if self._restarts is None or whole else self._restarts.bereft & set(blocks)
-        for block in bereft:  # a new worker has them, and they know nothing of an episode
-            chosen[self._parts[block].envs] = True
-        parts = [self._parts[block] for block in blocks]
-        requests = self._pool.requests(
-            "reset", [(chosen[part.envs], list(seeds[part.envs]), options) for part in parts]
-        )
+        requests = self._reset_requests(blocks, chosen, seeds, options)
+        self._miss_the_lost()
         if self._restarts is not None:
             self._restarts.begin(blocks, chosen, seeds, options)
-        if whole:
-            self._drop_what_is_under_way()
-            self._flow.restart()
-        else:
-            self._pool.refuse_if_lost()
-            self._flow.send(blocks)
-        self._hand = None
+        self._flow.send(blocks)
+        self._let_go()
+        # What was to be reset is gone: its rows say so, and wait for another reset.
+        gone = self._cut_off(blocks)
+        there = [
+            (block, request) for block, request in zip(blocks, requests, strict=True) if block not in gone
+        ]
+        self._ask_resets([block for block, _ in there], [request for _, request in there])
+
+    def _reset_requests(
+        self,
+        blocks: Sequence[int],
+        chosen: NDArray[np.bool_],
+        seeds: Sequence[int | None],
+        options: dict[str, Any] | None,
+    ) -> list[bytes]:
+        parts = [self._parts[block] for block in blocks]
+        return self._pool.requests(
+            "reset", [(chosen[part.envs], list(seeds[part.envs]), options) for part in parts]
+        )
+
+    def _ask_resets(self, blocks: Sequence[int], requests: Sequence[bytes]) -> None:
         for block, request in zip(blocks, requests, strict=True):
             self._verbs[block] = "reset"
             self._pool.ask(block, request)
-        for block in bereft:
-            self._restarts.bereft.discard(block)  # type: ignore[union-attr]
         self._unheard = True
 
     def send(self, actions: Any, env_ids: NDArray[np.int64] | None = None) -> None:
@@ -143,7 +171,7 @@ class AsyncMultiprocessing(Multiprocessing):
         """
         self._check_still("send")
         if self._state is not READY:
-            raise ResetNeeded(FAILED_BEFORE)
+            raise ResetNeeded(self._failed_before)
         hand = self._hand_of(env_ids)
         self._meter.enter()
         acting = hand.actions.write(actions, hand.arena.mask)
@@ -154,7 +182,7 @@ class AsyncMultiprocessing(Multiprocessing):
         self._meter.leave()
 
     def _hand_of(self, env_ids: NDArray[np.int64] | None) -> Hand:
-        if env_ids is None or (self._hand is not None and env_ids is self._hand.env_ids):
+        if env_ids is None:
             if self._hand is None:
                 raise NothingPending("no batch is in hand: call recv() before send()", "send")
             return self._hand
@@ -191,25 +219,46 @@ class AsyncMultiprocessing(Multiprocessing):
 
     def _begin_steps(self, hand: Hand) -> None:
         self._check_owner()
-        bereft: set[int] = set()
-        if self._restarts is None:
-            self._pool.refuse_if_lost()
-        else:
+        self._miss_the_lost()
+        if self._restarts is not None:
             self._restarts.begin(hand.blocks)
-            bereft = self._restarts.bereft.intersection(hand.blocks)
         self._hands.scatter(hand)
         self._flow.send(hand.blocks)
+        gone = self._cut_off(hand.blocks)
         for block in hand.blocks:
             self._verbs[block] = "step"
-        if self._hand is not None and not self._flow.in_hand().issuperset(self._hand.blocks):
-            self._hands.release(self._hand)
-            self._hand = None
-        self._hands.release(hand)
-        self._signals.post([block for block in hand.blocks if block not in bereft], STEP)
-        for block in sorted(bereft):  # their envs are gone: what they report is that
-            self._pool.heard[block] = self._restarts.cut_off(block)  # type: ignore[union-attr]
-            self._flow.arrive([block])
+        self._pool.post_steps([block for block in hand.blocks if block not in gone])
         self._unheard = True
+        if hand not in self._held:  # put together only now
+            self._hands.release(hand)
+        self._let_go()
+
+    def _miss_the_lost(self) -> None:
+        """Who has died while nothing of its was under way: replaced, or told."""
+        for worker in sorted(self._pool.lost):
+            error = self._pool.loss(worker)
+            if self._restarts is None:
+                raise error
+            self._mend(worker, error)
+
+    def _cut_off(self, blocks: Sequence[int]) -> set[int]:
+        """Those whose worker was replaced while they were in hand. `recv` will have them say so."""
+        if self._restarts is None:
+            return set()
+        gone = self._restarts.bereft.intersection(blocks)
+        self._cut.extend(block for block in blocks if block in gone)
+        for block in gone:
+            self._verbs[block] = "step"
+        return gone
+
+    def _let_go(self) -> None:
+        """What is not in hand any more may be used again."""
+        in_hand = self._flow.in_hand()
+        for hand in [hand for hand in self._held if not in_hand.intersection(hand.blocks)]:
+            self._held.remove(hand)
+            self._hands.release(hand)
+        if self._hand is not None and not in_hand.issuperset(self._hand.blocks):
+            self._hand = None
 
     def recv(self) -> Batch:
         """Receive a batch: the next in turn ("fifo"), or whichever envs have finished first ("ready").
@@ -219,7 +268,7 @@ class AsyncMultiprocessing(Multiprocessing):
         """
         self._check_still("recv")
         if self._state is FAILED:
-            raise ResetNeeded(FAILED_BEFORE)
+            raise ResetNeeded(self._failed_before)
         if len(self._flow.sent) < self._flow.per_batch:
             envs = len(self._flow.sent) * self._parts[0].num_envs
             wanted = self.batch_size // self._stride
@@ -228,8 +277,13 @@ class AsyncMultiprocessing(Multiprocessing):
                 f"a batch has {wanted} envs, and only {envs} are under way: {first} first", "recv"
             )
         self._meter.enter()
-        blocks = self._move(self._arrive, READY)
-        hand = self._hand = self._hands.of(blocks)
+        batch, episodes = self._move(self._next_batch, READY)
+        self._meter.leave(len(batch.resets) - count_true(batch.resets), episodes)
+        return batch
+
+    def _next_batch(self) -> tuple[Batch, int]:
+        blocks = self._arrive()
+        hand = self._hands.of(blocks)
         pairs = self._said_by(blocks)
         verb = self._verbs[blocks[0]]
         if verb in self._unchecked:
@@ -240,20 +294,20 @@ class AsyncMultiprocessing(Multiprocessing):
         rewards, terminations, truncations, episodes = hand.transitions.take()
         if self._clock is not None:
             self._clock.add_to(infos, hand.arena, self.autoreset_mode, episodes, hand.where)
-        resets = hand.arena.resets.copy()
         batch = Batch(
             hand.observe(),
             rewards,
             terminations,
             truncations,
             hand.arena.mask.copy(),
-            resets,
+            hand.arena.resets.copy(),
             hand.env_ids.copy(),
             hand.agent_ids.copy(),
             infos,
         )
-        self._meter.leave(len(resets) - count_true(resets), episodes)
-        return batch
+        self._hand = hand
+        self._held.append(hand)
+        return batch, episodes
 
     def _said_by(self, blocks: Sequence[int]) -> Infos:
         pairs: Infos = []
@@ -266,8 +320,10 @@ class AsyncMultiprocessing(Multiprocessing):
 
     def _arrive(self) -> list[int]:
         """Wait for a batch."""
+        self._check_owner()
         flow = self._flow
         while True:
+            self._tell_of_cuts()
             if flow.order == "fifo":
                 batch = flow.next_batch()
                 settled = self._await(partial(self._signals.wait_for, batch), batch)
@@ -309,13 +365,30 @@ class AsyncMultiprocessing(Multiprocessing):
         return False
 
     def _mend(self, worker: int, error: BaseException) -> None:
-        there = {*self._flow.there, *self._signals.arrived()}
+        """Replace a worker. What was under way says so; what is there, and has been heard, stays."""
+        self._pool.kill(worker)  # so that nothing comes any more
+        arrived, unheard = self._signals.arrived(), set(self._signals.speakers())
+        there = {*self._flow.there, *arrived} - unheard
         lost = [
             block for block in self._flow.sent if block in self._pool.blocks[worker] and block not in there
         ]
+        self._pool.drop(lost)
+        self._cut = [block for block in self._cut if block not in lost]
         verbs = {block: self._verbs[block] for block in lost}
         self._pool.heard.update(self._restarts.mend(worker, error, verbs))  # type: ignore[union-attr]
+        self._pool.failures.pop(worker, None)
         self._flow.arrive(lost)
+
+    def _tell_of_cuts(self) -> None:
+        while self._cut:
+            block = self._cut[0]
+            try:
+                self._pool.heard[block] = self._restarts.cut_off(block)  # type: ignore[union-attr]
+            except Exception as error:
+                self._mend(self._pool.owner_of(block), error)
+            else:
+                self._cut.remove(block)
+                self._flow.arrive([block])
 
     def _take_arrived(self) -> None:
         arrived, unheard = self._signals.arrived(), set(self._signals.speakers())
@@ -333,6 +406,8 @@ class AsyncMultiprocessing(Multiprocessing):
         return super()._ask(verb, question)
 
     def _drain(self) -> None:
+        self._check_owner()
+        self._tell_of_cuts()
         while not self._await(self._signals.wait, None):
             pass
         self._take_arrived()
@@ -356,15 +431,16 @@ class AsyncMultiprocessing(Multiprocessing):
         }
         return taken
 
-    def restore(self, snapshot: Any) -> None:
-        """Go back to a snapshot of this vec, or of one made the same way."""
-        super().restore(snapshot)
+    def _load(self, snapshot: dict[str, Any]) -> None:
+        super()._load(snapshot)
         flow = snapshot["flow"]
         self._flow.load(flow)
         self._pool.heard = dict(flow["heard"])
         self._verbs = list(flow["verbs"])
         if self._restarts is not None:
             self._restarts.bereft = set(flow["bereft"])
+        self._cut = []
+        self._held = [self._hands.of(hand) for hand in flow["hands"]]
         self._hand = None if flow["hand"] is None else self._hands.of(flow["hand"])
 
     def _kind(self) -> dict[str, Any]:

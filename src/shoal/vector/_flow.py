@@ -48,11 +48,6 @@ class Flow:
         """These are there."""
         self.there.extend(blocks)
 
-    def under_way(self) -> list[int]:
-        """Blocks that are not there yet, as far as is known here."""
-        there = set(self.there)
-        return [block for block in self.sent if block not in there]
-
     def next_batch(self) -> list[int]:
         """The blocks to wait for under "fifo"."""
         return self.sent[: self.per_batch]

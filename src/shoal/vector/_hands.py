@@ -19,6 +19,8 @@ from shoal.layout import Layout
 from shoal.vector._observer import observer
 from shoal.vector._share import Part
 
+MOST_ADJOINING = 64  # that are kept ready; "fifo" has few, "ready" may have many
+
 
 class Hand:
     """Rows with all that is needed to hand them over.
@@ -94,6 +96,8 @@ class Hands:
         if list(blocks) == list(range(first, last + 1)):
             hand = self._adjoining.get((first, last))
             if hand is None:
+                if len(self._adjoining) == MOST_ADJOINING:
+                    self._adjoining.clear()
                 start, stop = int(self._rows[first][0]), int(self._rows[last][-1]) + 1
                 hand = self._adjoining[first, last] = Hand(self, self._arena.rows(start, stop), blocks)
                 hand.where = slice(start, stop)

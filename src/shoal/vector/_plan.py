@@ -60,15 +60,18 @@ def plan_async(
     """
     sizes = split(creators, num_workers, envs_per_worker, cores, parent_steps=False)
     workers = len(sizes)
-    if order == "fifo" and creators % batch_size == 0 and batch_size % workers == 0:
+    spread = order == "fifo" and envs_per_worker is None
+    if spread and creators % batch_size == 0 and batch_size % workers == 0:
         # Each batch is spread over all workers, and its rows adjoin: all cores work on the next one while the
         # learner has the last.
         size = batch_size // workers
         owners = [block % workers for block in range(creators // size)]
     else:
         size = math.gcd(batch_size, *sizes)
-        # With a single block, a worker would have nothing to do while its rows are in a batch.
-        while size > 1 and size in sizes:
+        # With a single block, a worker would have nothing to do while its rows are in a batch; and the
+        # smaller the blocks, the fewer envs wait for a slow one among them.
+        least = 2 if order == "fifo" else 8
+        while size > 1 and min(sizes) // size < least:
             size //= next(factor for factor in range(2, size + 1) if size % factor == 0)
         owners = [worker for worker, own in enumerate(sizes) for _ in range(own // size)]
     blocks = [(owner, block * size, (block + 1) * size) for block, owner in enumerate(owners)]

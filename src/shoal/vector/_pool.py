@@ -51,9 +51,10 @@ from shoal.vector.spaces import UnitFacts
 
 ALL_PLAIN, ALL_ANSWERED, MESSAGES, NEWS, TIMED_OUT = range(5)  # what a wait may come to: signals.hpp
 
-__all__ = ["ALL_PLAIN", "STEP", "Pool", "first_of"]
-
 RESTART = 'use on_error="restart"'
+
+UNREADABLE = 3  # beside the outcomes of a worker
+LARGE = 1 << 12  # bytes: requests up to this, one for each block, fit into any socket
 
 GRACE = 1.0  # seconds for a worker to finish by itself what is no longer wanted
 CLOSING = 10.0  # seconds to close its envs, if the vec has no timeout
@@ -82,6 +83,7 @@ class Pool:
         lost: Workers that must be replaced before they can be called again.
         failures: What went wrong, until somebody takes it.
         interrupted: Whether a wait was, so that a worker may hang.
+        reset_verb: What a user calls to start a lost worker anew.
     """
 
     signals: ParentSignals
@@ -107,6 +109,8 @@ class Pool:
         self.failures: Failures = {}
         self.lost: set[int] = set()
         self.interrupted = False
+        self.reset_verb = "reset"
+        self._torn: set[int] = set()  # whose message was being read: if it still is, that was interrupted
         self._closed = False
         self._mails: dict[int, Mail] = {}
         self._tokens: dict[int, int] = {}  # of those whose death has not been told: their worker
@@ -180,6 +184,7 @@ class Pool:
             self.signals.watch(self._channel.fileno())
         self.signals.renew(worker)
         self._exit_codes.pop(worker, None)
+        self._torn.discard(worker)
         self._start(worker, deadline)
         (facts,) = self._gather([worker], deadline)
         for new, old in zip(facts, self.facts[worker], strict=True):
@@ -246,6 +251,11 @@ class Pool:
     def ask(self, block: int, request: bytes) -> None:
         """Ask for something other than a step, of a block that is idle; `wait` hears what is replied."""
         worker = self._owners[block]
+        if len(request) > LARGE:  # while it sends something large itself, it would not read this
+            due = self.signals.due(worker)
+            self.wait(partial(self.signals.wait_for, due), for_all=True, whose=due)
+        if self.refuses(worker):
+            return
         self.lost.add(worker)
         self.signals.post([block], REQUEST)
         try:
@@ -256,6 +266,25 @@ class Pool:
             pass  # lost, and told so when its answer is waited for
         else:
             self.lost.discard(worker)
+
+    def owner_of(self, block: int) -> int:
+        """The worker of a block."""
+        return self._owners[block]
+
+    def refuses(self, worker: int) -> bool:
+        """Whether a worker is lost: then it is not called, and that is its failure."""
+        if worker not in self.lost:
+            return False
+        self._fail(worker, self.loss(worker))
+        return True
+
+    def post_steps(self, blocks: Sequence[int]) -> None:
+        """Call these for a step, but for those of lost workers."""
+        if self.lost:
+            refused = {worker for worker in {self._owners[block] for block in blocks} if self.refuses(worker)}
+            self.signals.skip([block for block in blocks if self._owners[block] in refused])
+            blocks = [block for block in blocks if self._owners[block] not in refused]
+        self.signals.post(blocks, STEP)
 
     def ask_all(self, verb: str, arguments: Sequence[Any]) -> list[Any]:
         """Ask all workers, once they have answered what they were called for, and give their replies.
@@ -272,11 +301,13 @@ class Pool:
         self._finish_calls()
         self.refuse_if_lost()
         desks = [blocks[0] for blocks in self.blocks]  # a worker is asked at its first block
+        said = {block: self.heard.pop(block) for block in desks if block in self.heard}
         for block, request in zip(desks, requests, strict=True):
             self.ask(block, request)
         self.wait(partial(self.signals.wait_for, desks), for_all=True, whose=desks)
         replies = [self.heard.get(block) for block in desks]
         self.drop(desks)
+        self.heard.update(said)
         if self.failures:
             raise first_of(self.take_failures())
         return replies
@@ -288,7 +319,7 @@ class Pool:
             ResetNeeded: If somebody is not.
         """
         if self.lost:
-            raise ResetNeeded("a worker is lost: call reset() to start it anew")
+            raise ResetNeeded(f"a worker is lost: call {self.reset_verb}() to start it anew")
 
     def wait(
         self,
@@ -327,36 +358,45 @@ class Pool:
             self._read_deaths()
             self._hear(deadline)
             for worker in sorted(self.lost):
-                if due := self._due_of(worker):
-                    self.failures.setdefault(worker, self._loss(worker))
+                if due := self.signals.due(worker):
+                    self._fail(worker, self.loss(worker))
                     self.signals.take(due)
             if came in (ALL_PLAIN, ALL_ANSWERED) or (self.failures and not for_all):
                 return
-            if came == TIMED_OUT:
-                for worker in range(self.num_workers):
-                    due = self._due_of(worker)
-                    if due and (whose is None or set(due) & set(whose)):
-                        self.failures[worker] = self._late(worker, f"within {limit:g} s")
-                        self.signals.take(due)
+            if came == TIMED_OUT and self._give_up_the_late(limit, whose):
                 return
             left = deadline.left()
             came = goal(-1.0 if left is None else left)
 
+    def _give_up_the_late(self, limit: float | None, whose: Sequence[int] | None) -> bool:
+        """After a timeout; False if the last answer has just come."""
+        due = {worker: self.signals.due(worker) for worker in range(self.num_workers)}
+        late = [worker for worker, own in due.items() if own and (whose is None or set(own) & set(whose))]
+        silent = set(self.signals.overdue(limit or 0.0))  # others have answered meanwhile
+        for worker in [worker for worker in late if worker in silent] or late:
+            self._fail(worker, self._late(worker, f"within {limit:g} s"))
+            self.signals.take(due[worker])
+        return bool(late)
+
     def miss_overdue(self) -> None:
         """Give up those who have not answered in time, though others have."""
-        if self._timeout is not None:
+        if self._timeout is not None and self.signals.overdue(self._timeout):
+            self._hear(Deadline(self._timeout))  # one that waits to be heard is not silent
             for worker in self.signals.overdue(self._timeout):
-                self.failures.setdefault(worker, self._late(worker, f"within {self._timeout:g} s"))
-                self.signals.take(self._due_of(worker))
+                self._fail(worker, self._late(worker, f"within {self._timeout:g} s"))
+                self.signals.take(self.signals.due(worker))
+
+    def _fail(self, worker: int, error: BaseException) -> None:
+        """Take note of what went wrong with a worker; the first says most."""
+        first = self.failures.setdefault(worker, error)
+        if first is not error and not isinstance(error, WorkerError):
+            with suppress(Exception):  # an exception may refuse notes
+                first.add_note(f"and another env of its worker failed: {summary_of(error)}")
 
     def take_failures(self) -> Failures:
         """All that went wrong, which is dealt with now."""
         failures, self.failures = self.failures, {}
         return failures
-
-    def _due_of(self, worker: int) -> list[int]:
-        """The blocks of a worker that have been called and not been answered."""
-        return [block for block in self.blocks[worker] if self.signals.pending(block)]
 
     def _hear(self, deadline: Deadline) -> None:
         """Read what workers that have answered had to say."""
@@ -365,24 +405,34 @@ class Pool:
             was_lost = worker in self.lost
             self.lost.add(worker)
             outcome = self.signals.hear(block)
-            if outcome == FAILED:
-                self.signals.take([block])  # there are no rows
+            if outcome == FAILED or worker in self._torn:
+                self.signals.take([block])  # there are no rows, or nobody knows what they mean
+            if worker in self._torn:
+                self._fail(worker, self._late(worker, "since a call before"))
+                continue
+            self._torn.add(worker)
             try:
                 said = self._receive(worker, deadline)
-                if not was_lost:
-                    self.lost.discard(worker)
-                if outcome == FAILED:
-                    self.failures[worker] = unpack_error(said)
-                else:
-                    self.heard[block] = said
             except Gone:
-                self.failures[worker] = self._obituary(worker)
+                self.signals.take([block])
+                self._fail(worker, self._obituary(worker))
+                continue
             except Late:
-                self.failures[worker] = self._late(worker, "with its message")
+                self.signals.take([block])
+                self._fail(worker, self._late(worker, "with its message"))
+                continue
             except EnvError as error:
-                if not was_lost:
-                    self.lost.discard(worker)
-                self.failures[worker] = error
+                self.signals.take([block])
+                said, outcome = error, UNREADABLE
+            self._torn.discard(worker)
+            if not was_lost:
+                self.lost.discard(worker)
+            if outcome == UNREADABLE:
+                self._fail(worker, said)
+            elif outcome == FAILED:
+                self._fail(worker, unpack_error(said))
+            else:
+                self.heard[block] = said
 
     def drop(self, blocks: Sequence[int]) -> None:
         """Forget what these have answered and said."""
@@ -442,12 +492,14 @@ class Pool:
         except Gone:
             tokens, code = list(self._tokens), None
             self._launcher_lives = False
+            if self._shares:
+                self.signals.watch(-1)  # there will be no more news from there
         for token in tokens:
             self.lost.add(self._tokens[token])
             self._exit_codes[self._tokens[token]] = code
             del self._tokens[token]
 
-    def _loss(self, worker: int) -> WorkerError:
+    def loss(self, worker: int) -> WorkerError:
         """The error that says why a worker will not answer."""
         if worker in self._exit_codes:
             return self._obituary(worker)
@@ -477,7 +529,7 @@ class Pool:
         """What to do, unless there is no vec yet or it does so by itself."""
         if not self._shares or self._shares[0].keeps:
             return ""
-        return f" Call reset() to start it anew, or {other}."
+        return f" Call {self.reset_verb}() to start it anew, or {other}."
 
     def _whereabouts(self, worker: int) -> str:
         env = self.signals.last_env(worker) if self._shares else -1
@@ -525,7 +577,11 @@ class Pool:
         return errors
 
     def _close_envs(self) -> list[Exception]:
-        self.wait(for_all=True, timeout=GRACE)
+        # As long as somebody answers now and then, there is something to wait for.
+        while not self.interrupted and not self.signals.overdue(GRACE):
+            if self.signals.wait(GRACE / 4) != TIMED_OUT:
+                break
+        self.wait(for_all=True, timeout=0.0 if self.signals.overdue(GRACE) else GRACE)
         self.drop(range(len(self._owners)))
         self.take_failures()
         limit = CLOSING if self._timeout is None else self._timeout

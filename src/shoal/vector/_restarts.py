@@ -49,7 +49,7 @@ class Restarts:
     ) -> None:
         self._pool, self._shares, self._arena, self._kept, self._layout = pool, shares, arena, kept, layout
         self._seeds: list[int | None] = [None] * shares[0].num_envs
-        self._options: dict[str, Any] | None = None  # of the reset under way
+        self._options: dict[int, dict[str, Any] | None] = {}  # of the reset under way, by block
         self._restarted = [0] * len(shares)  # of each worker
         self._strikes = [0] * len(shares)
         self._owners = {part.number: share.worker for share in shares for part in share.parts}
@@ -69,7 +69,7 @@ class Restarts:
         """These blocks are about to be called: for a step, or for this reset."""
         for block in blocks:
             self._calls[self._owners[block]] += 1
-        self._options = options
+            self._options[block] = options
         if chosen is not None and chosen.all():  # a new beginning for everybody
             self._strikes = [0] * len(self._shares)
             self._failed_at = [-math.inf] * len(self._shares)
@@ -92,28 +92,30 @@ class Restarts:
         Raises:
             BaseException: What went wrong, if the worker fails again and again.
         """
+        share = self._shares[worker]
+        self._pool.kill(worker)  # it may be slow rather than dead, and still write
+        for block, verb in verbs.items():
+            arena, kept = self._rows(share, self._parts[block])
+            if verb == "step" and not self._pool.signals.kept(block):
+                kept.copy_from(arena)  # it had not begun, and the rows are as they were
         while True:
             self._judge(worker, error)
             try:
-                return self._mend(self._shares[worker], verbs)
+                return self._replace(share, verbs)
             except Exception as again:  # its successor is no better
                 error = again
 
-    def _mend(self, share: Share, verbs: dict[int, str]) -> dict[int, Infos]:
-        self._pool.kill(share.worker)  # it may be slow rather than dead, and still write
-        for part in share.parts:
-            if verbs.get(part.number) == "step":
-                arena, kept = self._rows(share, part)
-                if self._pool.signals.kept(part.number):
-                    arena.copy_from(kept)
-                else:  # it had not begun, and the rows are as they were; for another try, should one fail
-                    kept.copy_from(arena)
+    def _replace(self, share: Share, verbs: dict[int, str]) -> dict[int, Infos]:
         self._pool.replace(share.worker, self._derived_seeds(share))
         self.bereft.update(part.number for part in share.parts if part.number not in verbs)
         return {block: self._report(share, self._parts[block], verb) for block, verb in verbs.items()}
 
     def cut_off(self, block: int) -> Infos:
-        """Make the rows of a bereft block say what happened, as the step that they were sent for would."""
+        """Make the rows of a bereft block say what happened, as the step that they were sent for would.
+
+        Raises:
+            Exception: If its worker fails meanwhile. `mend` then does the same.
+        """
         share, part = self._shares[self._owners[block]], self._parts[block]
         arena, kept = self._rows(share, part)
         kept.copy_from(arena)
@@ -129,6 +131,7 @@ class Restarts:
         if verb == "reset":
             return infos + self._reset(part)
         arena, kept = self._rows(share, part)
+        arena.copy_from(kept)
         # Who was in an episode: who acted, and who waited for others; not who had just ended or been reset.
         cut = kept.mask | ~(kept.resets | kept.terminations | kept.truncations)
         if share.mode is AutoresetMode.SAME_STEP:
@@ -176,7 +179,7 @@ class Restarts:
         return int(sequence.generate_state(1)[0])
 
     def _reset(self, part: Part) -> Infos:
-        arguments = (np.ones(part.num_envs, np.bool_), [None] * part.num_envs, self._options)
+        arguments = (np.ones(part.num_envs, np.bool_), [None] * part.num_envs, self._options.get(part.number))
         (request,) = self._pool.requests("reset", [arguments])
         self._pool.ask(part.number, request)
         goal = partial(self._pool.signals.wait_for, [part.number])

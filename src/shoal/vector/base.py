@@ -137,6 +137,10 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
     # -- what a backend provides -----------------------------------------------------------------------
 
     _begin_step: Callable[[], Infos | None]
+    _failed_before = (
+        "the last call was interrupted, or an env raised in it, so the rows are not of one moment: "
+        "call reset() first"
+    )
 
     def _begin_reset(
         self,
@@ -220,7 +224,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         self._check_still("async_reset")
         chosen, rest = reset_mask_of(options, self.num_envs, self._stride)
         if self._state is FAILED and not chosen.all():
-            raise ResetNeeded(FAILED_BEFORE)
+            raise ResetNeeded(self._failed_before)
         if (self._never_reset & ~chosen).any():
             raise ArgumentError(
                 "reset_mask: some envs have never been reset, so they have no observation yet; "
@@ -253,7 +257,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
     def _send(self, actions: Any, env_ids: NDArray[np.int64] | None) -> None:
         if self._state is not READY:
             self._check_idle("the next step() or send")
-            raise ResetNeeded(FAILED_BEFORE)
+            raise ResetNeeded(self._failed_before)
         if env_ids is not None and not np.array_equal(env_ids, self._env_ids):
             raise ArgumentError(
                 f"env_ids: expected those of the batch last received, {self._env_ids}, got {env_ids}"
@@ -269,7 +273,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         """Receive the rows of what `send` or `async_reset` began: the second half of `step`."""
         self._check_still("recv")
         if self._state is FAILED:
-            raise ResetNeeded(FAILED_BEFORE)
+            raise ResetNeeded(self._failed_before)
         if self._state is not PENDING:
             problem = "nothing is under way: call async_reset() or send() before recv()"
             raise NothingPending(problem, "recv")
@@ -349,7 +353,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         """
         self._check_idle("snapshot")
         if self._state is FAILED:
-            raise ResetNeeded(FAILED_BEFORE)
+            raise ResetNeeded(self._failed_before)
         return {
             "kind": self._kind(),
             "envs": self._ask("snapshot", self._freeze),
@@ -373,7 +377,10 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             if theirs != ours:
                 raise SnapshotError(f"the snapshot is of a vec with another {name}: {theirs}, not {ours}")
         self._pending = "restore"
-        self._move(lambda: self._thaw(snapshot["envs"]), READY)
+        self._move(lambda: self._load(snapshot), READY)
+
+    def _load(self, snapshot: dict[str, Any]) -> None:
+        self._thaw(snapshot["envs"])
         self._arena.load(snapshot["arena"])
         self._never_reset[:] = snapshot["never_reset"]
         self._next_seed = snapshot["next_seed"]
@@ -493,7 +500,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         alive = mask.reshape(-1, self.agents_per_env).any(1)
         if not alive.all():
             finished = env_ids[:: self.agents_per_env][~alive].tolist()
-            verb = "reset" if self.batch_size == self.num_envs else "async_reset"
+            verb = "async_reset" if "async_reset" in self._failed_before else "reset"
             raise EpisodeOver(
                 f"envs {finished} have finished and autoreset is DISABLED: reset "
                 f'them first, by {verb}(options={{"reset_mask": mask}}) with their entries of mask set. '
@@ -521,9 +528,3 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         name = "" if self.spec is None else f"{self.spec.id}, "
         agents = "" if self.agents_per_env == 1 else f", agents_per_env={self.agents_per_env}"
         return f"{type(self).__name__}({name}num_envs={self.num_envs}{agents})"
-
-
-FAILED_BEFORE = (
-    "the last call was interrupted, or an env raised in it, so the rows are not of one moment: "
-    "call reset() first"
-)

@@ -134,6 +134,11 @@ class Multiprocessing(VectorEnv):
         batching = Batching.of(
             env, num_envs, batch_size, surplus_envs, mode, order, parent_steps=parent_steps
         )
+        if (batching.order is not None) != (type(self).recv is not VectorEnv.recv):
+            raise ArgumentError(
+                "batch_size: an asynchronous vec cannot be made of a generator of creators, nor by a "
+                "subclass of Multiprocessing. Pass a list"
+            )
         self.env_fns = batching.creators
         self._order, self.observation_mode = order, observation_mode
         method = check_start_method(start_method)
@@ -220,7 +225,10 @@ class Multiprocessing(VectorEnv):
             self._pool.refuse_if_lost()
         else:
             self._restarts.begin(range(len(self._parts)))
-        self._signals.post_steps()
+        if self._pool.lost:
+            self._pool.post_steps(range(len(self._parts)))
+        else:
+            self._signals.post_steps()
         if self._own is not None:
             self._own_infos = self._own.step()
         self._unheard = True
@@ -259,10 +267,11 @@ class Multiprocessing(VectorEnv):
                 warnings.warn(f"dropped by reset(): {summary_of(error)}", stacklevel=7)
 
     def _finish(self) -> Infos:
+        self._check_owner()
         self._unheard = False
         try:
             came = None
-            if not self._pool.lost:
+            if not self._pool.lost and not self._pool.failures:
                 came = self._signals.wait_and_take(-1.0 if self._timeout is None else self._timeout)
             if came != 0:
                 return self._hear(came)

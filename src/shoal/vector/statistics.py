@@ -65,6 +65,7 @@ class Meter:
         self._entered = time.perf_counter()
         if self._left:
             self._outside += self._entered - self._left
+            self._left = self._entered  # should the verb fail, it is outside from then on
 
     def leave(self, transitions: int | None = None, episodes: int = 0) -> None:
         """And leaves, from `recv` with so many of both."""
