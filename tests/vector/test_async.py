@@ -627,7 +627,7 @@ def test_how_a_worker_died_is_told_though_nothing_of_its_was_under_way():
         first, second = vec.recv(), vec.recv()
         vec._pool._channel.kill(1)
         time.sleep(0.2)
-        vec._pool._read_deaths()
+        vec._pool.notice_deaths()
         with pytest.raises(WorkerDied, match=r"signal 9.*Call async_reset\(\)"):
             vec.send(actions_for(second))
         assert first.resets.all()

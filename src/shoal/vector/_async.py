@@ -126,6 +126,7 @@ class AsyncMultiprocessing(Multiprocessing):
     ) -> None:
         self._check_owner()
         requests = self._reset_requests(blocks, chosen, seeds, options)
+        self._pool.notice_deaths()
         self._miss_the_lost()
         if self._restarts is not None:
             self._restarts.begin(blocks, chosen, seeds, options)

@@ -227,7 +227,7 @@ class Pool:
                 # The channel too: a worker's own children may hold its line open when it dies.
                 lines = {worker: self._mails[worker] for worker in missing}
                 first = first_to_speak({**lines, None: self._channel}, deadline)
-                self._read_deaths()
+                self.notice_deaths()
                 dead = [worker for worker in missing if worker in self._exit_codes]
                 if first is None and not dead:
                     continue
@@ -355,7 +355,7 @@ class Pool:
         while True:
             if self._closed:
                 raise Closed("the vec was closed while its envs were moving")
-            self._read_deaths()
+            self.notice_deaths()
             self._hear(deadline)
             for worker in sorted(self.lost):
                 if due := self.signals.due(worker):
@@ -440,16 +440,20 @@ class Pool:
         for block in blocks:
             self.heard.pop(block, None)
 
-    def settle(self) -> list[BaseException]:
+    def settle(self, due: Callable[[int], list[list[int | None]]] | None = None) -> list[BaseException]:
         """Wait for whoever is still at work, drop what they say, and replace those who are lost.
+
+        Args:
+            due: The seeds for the envs of one that is replaced.
 
         Returns:
             What went wrong in what was dropped.
         """
+        self.notice_deaths()
         failures = self._finish_calls()
         self.drop(range(len(self._owners)))
         for worker in sorted(self.lost):
-            self.replace(worker)
+            self.replace(worker, None if due is None else due(worker))
         return failures
 
     def _finish_calls(self) -> list[BaseException]:
@@ -471,10 +475,10 @@ class Pool:
             ) from error
 
     def _is_dead(self, worker: int) -> bool:
-        self._read_deaths()
+        self.notice_deaths()
         return worker in self._exit_codes
 
-    def _read_deaths(self) -> None:
+    def notice_deaths(self) -> None:
         """Take note of everybody whose death has been told."""
         with suppress(Late):
             while self._tokens:

@@ -107,6 +107,7 @@ class Restarts:
 
     def _replace(self, share: Share, verbs: dict[int, str]) -> dict[int, Infos]:
         self._pool.replace(share.worker, self._derived_seeds(share))
+        self.bereft.difference_update(verbs)
         self.bereft.update(part.number for part in share.parts if part.number not in verbs)
         return {block: self._report(share, self._parts[block], verb) for block, verb in verbs.items()}
 
@@ -146,6 +147,11 @@ class Restarts:
         arena.truncations[:] = cut
         arena.resets[:] = ~cut
         return infos
+
+    def seeds_for_another(self, worker: int) -> list[list[int | None]]:
+        """The seeds for one that takes a lost worker's place without a word, because all envs are reset."""
+        self._restarted[worker] += 1
+        return self._derived_seeds(self._shares[worker])
 
     def _judge(self, worker: int, error: BaseException) -> None:
         # Where a call resets before the next one can step, that one lies between two failures in a row.

@@ -240,6 +240,7 @@ class Multiprocessing(VectorEnv):
         options: dict[str, Any] | None,
     ) -> None:
         self._check_owner()
+        self._pool.notice_deaths()
         if self._restarts is not None:
             for worker in self._pool.lost:  # who takes its place begins with all its envs
                 for part in self._shares[worker].parts:
@@ -261,7 +262,8 @@ class Multiprocessing(VectorEnv):
 
     def _drop_what_is_under_way(self) -> None:
         unheard, self._unheard = self._unheard, False
-        dropped = self._pool.settle()
+        restarts = self._restarts
+        dropped = self._pool.settle(None if restarts is None else restarts.seeds_for_another)
         if unheard:  # else it has been told, or interrupted
             for error in dropped:
                 warnings.warn(f"dropped by reset(): {summary_of(error)}", stacklevel=7)
