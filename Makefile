@@ -16,7 +16,7 @@ PIP  := $(PY) -m pip install -qq --disable-pip-version-check --no-build-isolatio
 BUILD_TOOLS := scikit-build-core nanobind numpy cmake ninja setuptools
 SETUP_FILES := pyproject.toml constraints.txt CMakeLists.txt $(shell find core -name tests -prune -o -type f -print)
 
-.PHONY: help run test test-asan test-tsan lint bench bench-full clean redo
+.PHONY: help run test soak test-asan test-tsan lint bench bench-full clean redo
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 # Two targets must not run pip in the same .venv at once.
@@ -30,6 +30,9 @@ run: $(VENV)/.ready-cli ## Run the demo: Shoal and other vector envs side by sid
 
 test: $(VENV)/.ready-dev ## Run the tests (ARGS="-k name -x" is passed on to pytest)
 	@$(PY) -m pytest $(ARGS)
+
+soak: $(VENV)/.ready-dev ## Run random resets, sends, kills and restarts for 10 minutes
+	@SHOAL_SOAK_SECONDS=600 $(PY) -m pytest tests/vector/soak.py $(ARGS)
 
 bench: $(VENV)/.ready-cli ## Measure Shoal beside Gymnasium and the limit (about 2 minutes; ARGS are passed on)
 	@$(PY) benchmarks/run.py quick $(ARGS)

@@ -247,9 +247,10 @@ class AsyncMultiprocessing(Multiprocessing):
         if self._restarts is None:
             return set()
         gone = self._restarts.bereft.intersection(blocks)
-        self._cut.extend(block for block in blocks if block in gone)
-        for block in gone:
+        for block in [block for block in blocks if block in gone]:
+            self._restarts.sever(block)
             self._verbs[block] = "step"
+            self._cut.append(block)
         return gone
 
     def _let_go(self) -> None:

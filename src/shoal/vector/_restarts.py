@@ -58,6 +58,7 @@ class Restarts:
         self._failed_at = [-math.inf] * len(shares)
         self.count = 0
         self.bereft: set[int] = set()
+        self._severed: set[int] = set()  # bereft ones that have been sent, and kept
 
     def begin(
         self,
@@ -74,6 +75,7 @@ class Restarts:
             self._strikes = [0] * len(self._shares)
             self._failed_at = [-math.inf] * len(self._shares)
             self.bereft.clear()
+            self._severed.clear()
         for env in [] if chosen is None else np.flatnonzero(chosen).tolist():
             if seeds[env] is not None:
                 self._seeds[env] = seeds[env]  # that of a new env is derived from it
@@ -96,7 +98,7 @@ class Restarts:
         self._pool.kill(worker)  # it may be slow rather than dead, and still write
         for block, verb in verbs.items():
             arena, kept = self._rows(share, self._parts[block])
-            if verb == "step" and not self._pool.signals.kept(block):
+            if verb == "step" and block not in self._severed and not self._pool.signals.kept(block):
                 kept.copy_from(arena)  # it had not begun, and the rows are as they were
         while True:
             self._judge(worker, error)
@@ -109,19 +111,27 @@ class Restarts:
         self._pool.replace(share.worker, self._derived_seeds(share))
         self.bereft.difference_update(verbs)
         self.bereft.update(part.number for part in share.parts if part.number not in verbs)
-        return {block: self._report(share, self._parts[block], verb) for block, verb in verbs.items()}
+        infos = {block: self._report(share, self._parts[block], verb) for block, verb in verbs.items()}
+        self._severed.difference_update(verbs)
+        return infos
+
+    def sever(self, block: int) -> None:
+        """A bereft block is sent: `cut_off` is to make its rows, as they are now, say what happened."""
+        arena, kept = self._rows(self._shares[self._owners[block]], self._parts[block])
+        kept.copy_from(arena)
+        self.bereft.discard(block)
+        self._severed.add(block)
+        self._options[block] = None
 
     def cut_off(self, block: int) -> Infos:
-        """Make the rows of a bereft block say what happened, as the step that they were sent for would.
+        """Make the rows of a severed block say what happened, as the step that they were sent for would.
 
         Raises:
             Exception: If its worker fails meanwhile. `mend` then does the same.
         """
-        share, part = self._shares[self._owners[block]], self._parts[block]
-        arena, kept = self._rows(share, part)
-        kept.copy_from(arena)
-        self.bereft.discard(block)
-        return self._report(share, part, "step")
+        infos = self._report(self._shares[self._owners[block]], self._parts[block], "step")
+        self._severed.discard(block)
+        return infos
 
     def _rows(self, share: Share, part: Part) -> tuple[Arena, Arena]:
         return share.rows_of(part, self._arena), share.rows_of(part, self._kept)
@@ -132,6 +142,11 @@ class Restarts:
         if verb == "reset":
             return infos + self._reset(part)
         arena, kept = self._rows(share, part)
+        if (
+            share.mode is not AutoresetMode.DISABLED
+        ):  # totals of the episode before stand until the first step
+            begins = kept.resets | kept.terminations | kept.truncations
+            kept.episode_returns[begins], kept.episode_lengths[begins] = 0.0, 0
         arena.copy_from(kept)
         # Who was in an episode: who acted, and who waited for others; not who had just ended or been reset.
         cut = kept.mask | ~(kept.resets | kept.terminations | kept.truncations)
