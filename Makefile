@@ -32,7 +32,7 @@ test: $(VENV)/.ready-dev ## Run the tests (ARGS="-k name -x" is passed on to pyt
 	@$(PY) -m pytest $(ARGS)
 
 soak: $(VENV)/.ready-dev ## Run random resets, sends, kills and restarts for 10 minutes
-	@SHOAL_SOAK_SECONDS=600 $(PY) -m pytest tests/vector/soak.py $(ARGS)
+	@SHOAL_SOAK_SECONDS=600 $(PY) -m pytest tests/vector/test_soak.py $(ARGS)
 
 bench: $(VENV)/.ready-cli ## Measure Shoal beside Gymnasium and the limit (about 2 minutes; ARGS are passed on)
 	@$(PY) benchmarks/run.py quick $(ARGS)

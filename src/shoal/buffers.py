@@ -1,6 +1,6 @@
 """The arena: the one block of memory that holds all rows, and the copies of it that callers keep.
 
-    observations | actions | rewards | terminations | truncations | mask | resets | episode return | length
+    observations | actions | rewards | terminations | truncations | mask | resets | starts | return | length
 
 Each column starts on its own cache line, so that no two of them share one.
 """
@@ -42,6 +42,8 @@ class Arena:
         truncations: The last transition's episode was cut off.
         mask: The row needs an action now. Actions of other rows are never read.
         resets: The row carries no transition: its observation begins an episode.
+        starts: The row's next transition begins an episode. Its totals are cleared only then, so that those
+            of a finished episode can be read until its successor's first transition.
         episode_returns: Sum of rewards; of a finished episode until its successor's first transition.
         episode_lengths: Transitions so far, likewise.
         observation_objects: Observations in custom spaces, which have no bytes (in-process only).
@@ -55,6 +57,7 @@ class Arena:
     truncations: NDArray[np.bool_]
     mask: NDArray[np.bool_]
     resets: NDArray[np.bool_]
+    starts: NDArray[np.bool_]
     episode_returns: NDArray[np.float64]
     episode_lengths: NDArray[np.int64]
     observation_objects: NDArray[Any]
@@ -65,7 +68,7 @@ class Arena:
         """Allocate an arena on the heap: all zero, every row awaiting its first action."""
         block = np.zeros(cls.nbytes(num_rows, observation, action) + CACHE_LINE, np.uint8)
         arena = cls.within(block[-block.ctypes.data % CACHE_LINE :], num_rows, observation, action)
-        arena.mask[:] = True
+        arena.clear()
         return arena
 
     @classmethod
@@ -84,6 +87,10 @@ class Arena:
         arrays["observation_objects"] = np.full((num_rows, observation.num_objects), None, object)
         arrays["action_objects"] = np.full((num_rows, action.num_objects), None, object)
         return cls(**arrays)
+
+    def clear(self) -> None:
+        """Be as at first: every row awaits the first action of its first episode."""
+        self.mask[:] = self.starts[:] = True
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -121,6 +128,7 @@ def _columns(
         "truncations": (np.bool_, (num_rows,)),
         "mask": (np.bool_, (num_rows,)),
         "resets": (np.bool_, (num_rows,)),
+        "starts": (np.bool_, (num_rows,)),
         "episode_returns": (np.float64, (num_rows,)),
         "episode_lengths": (np.int64, (num_rows,)),
     }

@@ -44,14 +44,11 @@ class Stepper:
         arena = run.arena
         self._run, self._arena = run, arena
         self._packer = Packer(run.observation, arena.observations, arena.observation_objects)
-        # Rows whose next transition begins an episode. Their totals are cleared only then, so that those of a
-        # finished episode can be read until its successor's first transition. The loop keeps it up to date.
-        self._beginning = np.ones(len(arena), np.bool_)
         self._adopt(envs)
 
     def _adopt(self, envs: Sequence[SteppedEnv]) -> None:
         self._envs = envs
-        self.step = StepLoop(envs, self._run, self._packer, self._beginning).step
+        self.step = StepLoop(envs, self._run, self._packer, self._arena.starts).step
 
     def reset(
         self,
@@ -76,15 +73,14 @@ class Stepper:
             name_env(error, self._run.first_env + row, "reset")
             raise
         self._arena.mask[chosen] = True
-        self._beginning |= chosen
+        self._arena.starts[chosen] = True
         begin_episodes(self._arena, chosen)
         return infos
 
     def state(self) -> dict[str, Any]:
         """What a snapshot needs besides the envs and the arena."""
-        return {"beginning": self._beginning.copy()}
+        return {}
 
     def load(self, state: dict[str, Any], envs: Sequence[SteppedEnv]) -> None:
         """Continue from a `state`, with envs taken from the same snapshot."""
-        self._beginning[:] = state["beginning"]
         self._adopt(envs)

@@ -10,20 +10,14 @@ from shoal.buffers import Arena
 
 
 class Episodes:
-    """Keeps `resets` and the episode totals of a run of rows.
-
-    Attributes:
-        starts: Rows whose next transition begins an episode. Their totals are cleared only then, so that
-            those of a finished episode can be read until its successor's first transition.
-    """
+    """Keeps `resets`, `starts` and the episode totals of a run of rows."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self.starts = np.ones(len(arena), np.bool_)
 
     def begin(self, rows: NDArray[np.bool_]) -> None:
         """These rows have been reset by the caller."""
-        self.starts |= rows
+        self._arena.starts[rows] = True
         begin_episodes(self._arena, rows)
 
     def settle(self, acting: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -32,15 +26,15 @@ class Episodes:
         Returns:
             The rows whose episode has just ended.
         """
-        arena = self._arena
-        begun = acting & self.starts
+        arena, starts = self._arena, self._arena.starts
+        begun = acting & starts
         arena.episode_returns[begun] = 0.0
         arena.episode_lengths[begun] = 0
         np.add(arena.episode_returns, arena.rewards, out=arena.episode_returns)
         np.add(arena.episode_lengths, acting, out=arena.episode_lengths)
         # A row that neither acts nor begins an episode waits: it has not been reset.
-        np.logical_and(self.starts, ~acting, out=arena.resets)
+        np.logical_and(starts, ~acting, out=arena.resets)
         done: NDArray[np.bool_] = arena.terminations | arena.truncations
-        self.starts ^= begun
-        self.starts |= done
+        starts ^= begun
+        starts |= done
         return done

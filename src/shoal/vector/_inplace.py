@@ -69,7 +69,7 @@ class InPlaceStepper:
         """Step every env that has somebody to act; reset the others."""
         if not self._begun.all():
             raise ResetNeeded("a shoal.Env has no rows before its first reset: call reset() first")
-        arena, starts = self._arena, self._episodes.starts
+        arena, starts = self._arena, self._arena.starts
         acting = arena.mask.copy()
         arena.rewards[:] = 0.0
         arena.terminations[:] = False
@@ -160,12 +160,11 @@ class InPlaceStepper:
 
     def state(self) -> dict[str, Any]:
         """What a snapshot needs besides the envs and the arena."""
-        arrays = {"starts": self._episodes.starts, "begun": self._begun, "finished": self._finished}
+        arrays = {"begun": self._begun, "finished": self._finished}
         return {name: array.copy() for name, array in arrays.items()}
 
     def load(self, state: dict[str, Any], envs: Sequence[Env]) -> None:
         """Continue from a `state`, with envs taken from the same snapshot."""
-        self._episodes.starts[:] = state["starts"]
         self._begun[:] = state["begun"]
         self._finished[:] = state["finished"]
         self._bind(envs)

@@ -104,11 +104,10 @@ class NestedStepper:
 
     def state(self) -> dict[str, Any]:
         """What a snapshot needs besides the envs and the arena."""
-        return {"starts": self._episodes.starts.copy()}
+        return {}
 
     def load(self, state: dict[str, Any], envs: Sequence[GymnasiumVectorEnv[Any, Any, Any]]) -> None:
         """Continue from a `state`, with the vector env taken from the same snapshot."""
-        self._episodes.starts[:] = state["starts"]
         (self._vec,) = envs
 
 

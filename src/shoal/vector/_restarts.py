@@ -142,11 +142,7 @@ class Restarts:
         if verb == "reset":
             return infos + self._reset(part)
         arena, kept = self._rows(share, part)
-        if (
-            share.mode is not AutoresetMode.DISABLED
-        ):  # totals of the episode before stand until the first step
-            begins = kept.resets | kept.terminations | kept.truncations
-            kept.episode_returns[begins], kept.episode_lengths[begins] = 0.0, 0
+        kept.episode_returns[kept.starts], kept.episode_lengths[kept.starts] = 0.0, 0  # of the episode before
         arena.copy_from(kept)
         # Who was in an episode: who acted, and who waited for others; not who had just ended or been reset.
         cut = kept.mask | ~(kept.resets | kept.terminations | kept.truncations)

@@ -180,6 +180,14 @@ class _ServedBlock:
     ) -> None:
         self.block, self._arena, self._kept, self._due, self._signals = block, arena, kept, due, signals
         self._resets_at_first_step = due is not None and mode is AutoresetMode.NEXT_STEP
+        self._agents = 0 if due is None else len(arena) // len(due)
+        self._waits = np.zeros(0 if due is None else len(due), np.bool_)  # for the caller's first reset
+        if due is not None and mode is AutoresetMode.DISABLED:
+            # Vector envs among them can be reset in parts only after a whole reset.
+            before = arena.state()
+            block.reset(~self._waits, due, None)
+            arena.load(before)
+            self._waits[:] = True
 
     @property
     def step(self) -> Callable[[], Infos]:
@@ -203,7 +211,11 @@ class _ServedBlock:
                 self._resets_at_first_step = False
             seeds = [due if seed is None else seed for due, seed in zip(self._due, seeds, strict=True)]
             self._due = [None if reset else due for due, reset in zip(self._due, chosen, strict=True)]
-        return self.block.reset(chosen, seeds, options)
+        infos = self.block.reset(chosen, seeds, options)
+        if self._waits.any():
+            self._waits &= ~chosen
+            self._arena.mask[np.repeat(self._waits, self._agents)] = False
+        return infos
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         return self.block.call(name, args, kwargs)
@@ -215,12 +227,12 @@ class _ServedBlock:
         return self.block.render()
 
     def snapshot(self) -> Any:
-        return self.block.snapshot(), self._due, self._resets_at_first_step
+        return self.block.snapshot(), self._due, self._resets_at_first_step, self._waits.copy()
 
     def restore(self, state: Any) -> None:
-        inner, due, resets = state
+        inner, due, resets, waits = state
         self.block.restore(inner)
-        self._due, self._resets_at_first_step = due, resets
+        self._due, self._resets_at_first_step, self._waits = due, resets, waits
 
 
 def _pickled(said: Any, verb: str) -> bytes:

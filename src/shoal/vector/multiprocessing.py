@@ -176,7 +176,7 @@ class Multiprocessing(VectorEnv):
             )
             memory = SharedMemory(shares[0].nbytes())
             arena = shares[0].arena(memory.block)
-            arena.mask[:] = True
+            arena.clear()
             self._pool.assign(shares, memory, own_patience, cores, parent_steps=parent_steps)
             self._signals, self._shares = self._pool.signals, shares
             self._parts = [part for share in shares for part in share.parts]
@@ -250,8 +250,8 @@ class Multiprocessing(VectorEnv):
         )
         if self._restarts is not None:
             self._restarts.begin(range(len(self._parts)), chosen, seeds, options)
-        elif not chosen.all():
-            self._pool.refuse_if_lost()
+        elif self._pool.lost and not chosen.all():
+            raise self._pool.loss(min(self._pool.lost))
         self._drop_what_is_under_way()
         for block, request in enumerate(requests):
             self._pool.ask(block, request)
