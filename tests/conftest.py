@@ -82,3 +82,13 @@ def _no_leaks(_libraries_that_hold_on: None):
 def left_since(before: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
     after = resources()
     return {kind: after[kind] - before[kind] for kind in after if after[kind] - before[kind]}
+
+
+def wait_until(holds, seconds):
+    """Whether it does within that time."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True

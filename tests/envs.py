@@ -3,6 +3,7 @@
 import gymnasium.spaces as sp
 
 import shoal
+from shoal.testing import CrashEnv, SentinelEnv
 
 
 class Turns(shoal.Env):
@@ -25,3 +26,16 @@ class Turns(shoal.Env):
         if self.moves == 3:
             self.rewards[mover], self.rewards[1 - mover] = 1, -1
             self.terminations[:] = True
+
+
+class Fragile(SentinelEnv):
+    """Fails at every step whose action is 999, in the way it is told."""
+
+    def __init__(self, env_id, how="kill", max_length=10**6):
+        super().__init__(env_id, max_length)
+        self.crash = CrashEnv(env_id, how=how)
+
+    def step(self, action):
+        if action == 999:
+            self.crash._fail()
+        return super().step(action)

@@ -44,7 +44,7 @@ MODULES = [
     info.name for info in pkgutil.walk_packages(shoal.__path__, "shoal.") if not info.name.endswith("_native")
 ]
 NEED_THE_CORE = {
-    f"shoal.vector.{name}" for name in ("multiprocessing", "_pool", "_restarts", "_share", "_worker")
+    f"shoal.vector.{name}" for name in ("multiprocessing", "_crew", "_pool", "_restarts", "_share", "_worker")
 }
 
 

@@ -7,7 +7,7 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
-from tests.envs import Turns
+from tests.envs import Fragile, Turns
 
 import shoal
 from shoal import AutoresetMode, _core
@@ -393,19 +393,6 @@ def test_sizes_of_vector_envs_must_agree():
 # -- faults ------------------------------------------------------------------------------------------------
 
 
-class Fragile(SentinelEnv):
-    """Fails at every step whose action is 999, in the way it is told."""
-
-    def __init__(self, env_id, how="kill", max_length=LONG):
-        super().__init__(env_id, max_length)
-        self.crash = CrashEnv(env_id, how=how)
-
-    def step(self, action):
-        if action == 999:
-            self.crash._fail()
-        return super().step(action)
-
-
 @pytest.mark.parametrize("order", ["fifo", "ready"])
 @pytest.mark.parametrize(("how", "error"), [("raise", ValueError), ("kill", WorkerDied)])
 def test_a_failure_comes_out_and_a_reset_helps(how, error, order):
@@ -509,7 +496,7 @@ def test_every_env_of_a_worker_that_failed_says_so_once(mode, how, order):
     """Whether it was under way, there, or in hand; the others go on."""
     creators = [partial(Fragile, i, how) for i in range(8)]
     with pool(creators, on_error="restart", autoreset_mode=mode, order=order) as vec:
-        theirs = set(vec._pool._ids[0])
+        theirs = set(vec._crew._ids[0])
         vec.async_reset(seed=0)
         for _ in range(4):
             vec.send(actions_for(vec.recv()))
@@ -625,9 +612,9 @@ def test_how_a_worker_died_is_told_though_nothing_of_its_was_under_way():
     with pool(4, batch_size=2, mode="async") as vec:
         vec.async_reset(seed=0)
         first, second = vec.recv(), vec.recv()
-        vec._pool._channel.kill(1)
+        vec._crew._channel.kill(1)
         time.sleep(0.2)
-        vec._pool.notice_deaths()
+        vec._crew.notice_deaths()
         with pytest.raises(WorkerDied, match=r"signal 9.*Call async_reset\(\)"):
             vec.send(actions_for(second))
         assert first.resets.all()

@@ -13,6 +13,7 @@ from pathlib import Path
 import gymnasium.spaces as sp
 import numpy as np
 import pytest
+from tests.conftest import wait_until
 
 import shoal
 from shoal import _core
@@ -592,9 +593,9 @@ def interrupted_after(seconds):
 def test_06_ctrl_c_between_any_two_lines(verb):
     import sys
 
-    from shoal.vector import _launching, _mail, _pool
+    from shoal.vector import _crew, _launching, _mail, _pool
 
-    files = {module.__file__ for module in (_pool, _mail, _launching)}
+    files = {module.__file__ for module in (_pool, _crew, _mail, _launching)}
 
     def run(at):
         """Interrupt `verb` at the line number `at` of the pool's files; whether it has so many."""
@@ -741,11 +742,15 @@ def test_15_an_envs_signal_handler_that_raises_while_nobody_has_called(capfd):
     with shoal.Multiprocessing([partial(Alarmed, i, LONG) for i in range(4)], num_workers=2) as vec:
         vec.reset(seed=0)
         pid = vec.call("pid")[0]
-        time.sleep(0.05)
+        assert wait_until(lambda: sleeps(pid), 10)
         os.kill(pid, signal.SIGUSR1)
-        time.sleep(0.05)
+        assert wait_until(lambda: "ValueError: alarm" in capfd.readouterr().err, 10)
         still_works(vec)
-    assert "ValueError: alarm" in capfd.readouterr().err
+
+
+def sleeps(pid):
+    """Whether a process does: a worker has nothing else to sleep for than a call."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
 @pytest.mark.parametrize("timeout", [3e6, 1e12])

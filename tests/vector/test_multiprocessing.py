@@ -131,7 +131,7 @@ def test_one_arena_within_a_twentieth_of_its_rows():
     space = sp.Box(0, 255, (84, 84, 4), np.uint8)
     with shoal.Multiprocessing(partial(SampleEnv, space, sp.Discrete(2)), 8, num_workers=2) as vec:
         rows = 8 * (84 * 84 * 4 + 8 + 8 + 4 + 16)
-        assert rows <= vec._pool._memory.block.nbytes <= 1.05 * rows
+        assert rows <= vec._crew._memory.block.nbytes <= 1.05 * rows
         first = vec.reset(seed=0)[0]
         assert first.shape == (8, 84, 84, 4)
 

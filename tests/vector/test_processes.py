@@ -14,6 +14,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from tests.conftest import wait_until
 
 import shoal
 from shoal import _core
@@ -39,15 +40,6 @@ def method(request):
 def alive(pid):
     """Whether a process runs, or waits to be buried."""
     return Path(f"/proc/{pid}").exists()
-
-
-def wait_until(gone, seconds):
-    deadline = time.monotonic() + seconds
-    while not gone():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 # -- start methods and creators ----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from functools import partial
 import gymnasium.spaces as sp
 import numpy as np
 import pytest
-from tests.envs import Turns
+from tests.envs import Fragile, Turns
 
 import shoal
 from shoal import AutoresetMode, _core
@@ -21,19 +21,6 @@ pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing 
 
 LONG = 10**6
 ACTIONS = np.array([10, 11, 12, 13])
-
-
-class Fragile(SentinelEnv):
-    """Fails at every step whose action is 999, in the way it is told."""
-
-    def __init__(self, env_id, how="kill", max_length=LONG):
-        super().__init__(env_id, max_length)
-        self.crash = CrashEnv(env_id, how=how)
-
-    def step(self, action):
-        if action == 999:
-            self.crash._fail()
-        return super().step(action)
 
 
 def pool(how="kill", **options):
@@ -471,3 +458,16 @@ def test_a_partial_reset_after_a_worker_was_lost_in_a_call():
         obs, _ = vec.reset(options={"reset_mask": np.array([True, False, False, False])})
         assert obs[:, 2].tolist() == [0, 0, 0, 0]
         assert vec.step(ACTIONS)[0][:, 2].tolist() == [1, 1, 1, 1]
+
+
+def test_a_new_vector_env_that_is_left_alone_goes_on_waiting():
+    creators = [
+        partial(shoal.Serial, [partial(Fragile, 2 * unit), partial(Fragile, 2 * unit + 1)])
+        for unit in range(2)
+    ]
+    with shoal.Multiprocessing(creators, num_workers=2, on_error="restart") as vec:
+        vec.reset(seed=0)
+        fail(vec)
+        assert vec.mask.tolist() == [True, True, False, False]
+        vec.reset(options={"reset_mask": np.array([True, False, False, False])})
+        assert vec.mask.tolist() == [True, True, False, False]  # its next step resets it

@@ -15,13 +15,12 @@ from shoal._core.run import Infos
 from shoal.batch import Batch
 from shoal.buffers import Arena, count_true
 from shoal.errors import ArgumentError, NothingPending, ResetNeeded, WrongMode
-from shoal.vector._bounds import warn_if_outside
 from shoal.vector._flow import Flow
-from shoal.vector._hands import Hand, Hands
+from shoal.vector._hand import Hand
+from shoal.vector._hands import Hands
 from shoal.vector._plan import Plan
 from shoal.vector._pool import ALL_PLAIN, first_of
 from shoal.vector.base import FAILED, READY, Result
-from shoal.vector.infos import merge_infos
 from shoal.vector.multiprocessing import Multiprocessing
 from shoal.vector.statistics import Meter, report
 
@@ -39,7 +38,7 @@ class AsyncMultiprocessing(Multiprocessing):
             )
         if self.observation_mode != "same":
             raise ArgumentError("observation_mode: an asynchronous vec has only 'same', got another")
-        self._pool.reset_verb = "async_reset"
+        self._crew.reset_verb = "async_reset"
         self._flow = Flow(len(self._parts), plan.per_batch, self._order)
         self._hands = Hands(
             arena,
@@ -126,7 +125,7 @@ class AsyncMultiprocessing(Multiprocessing):
     ) -> None:
         self._check_owner()
         requests = self._reset_requests(blocks, chosen, seeds, options)
-        self._pool.notice_deaths()
+        self._crew.notice_deaths()
         self._miss_the_lost()
         if self._restarts is not None:
             self._restarts.begin(blocks, chosen, seeds, options)
@@ -236,8 +235,8 @@ class AsyncMultiprocessing(Multiprocessing):
 
     def _miss_the_lost(self) -> None:
         """Who has died while nothing of its was under way: replaced, or told."""
-        for worker in sorted(self._pool.lost):
-            error = self._pool.loss(worker)
+        for worker in sorted(self._crew.lost):
+            error = self._crew.loss(worker)
             if self._restarts is None:
                 raise error
             self._mend(worker, error)
@@ -279,37 +278,21 @@ class AsyncMultiprocessing(Multiprocessing):
                 f"a batch has {wanted} envs, and only {envs} are under way: {first} first", "recv"
             )
         self._meter.enter()
-        batch, episodes = self._move(self._next_batch, READY)
+        batch, episodes = self._next_batch()
         self._meter.leave(len(batch.resets) - count_true(batch.resets), episodes)
         return batch
 
     def _next_batch(self) -> tuple[Batch, int]:
+        hand, pairs = self._move(self._take_next, READY)
+        verb = self._verbs[hand.blocks[0]]
+        infos, rewards, terminations, truncations, episodes = self._written(hand, pairs, verb)
+        return hand.batch(rewards, terminations, truncations, infos), episodes
+
+    def _take_next(self) -> tuple[Hand, Infos]:
         blocks = self._arrive()
-        hand = self._hands.of(blocks)
-        pairs = self._said_by(blocks)
-        verb = self._verbs[blocks[0]]
-        if verb in self._unchecked:
-            self._unchecked.discard(verb)
-            if warn_if_outside(self.observation_layout, hand.columns, hand.arena.mask, hand.env_ids, verb):
-                self._unchecked.clear()
-        infos = merge_infos(pairs, len(hand.arena)) if pairs else {}
-        rewards, terminations, truncations, episodes = hand.transitions.take()
-        if self._clock is not None:
-            self._clock.add_to(infos, hand.arena, self.autoreset_mode, episodes, hand.where)
-        batch = Batch(
-            hand.observe(),
-            rewards,
-            terminations,
-            truncations,
-            hand.arena.mask.copy(),
-            hand.arena.resets.copy(),
-            hand.env_ids.copy(),
-            hand.agent_ids.copy(),
-            infos,
-        )
-        self._hand = hand
+        self._hand = hand = self._hands.of(blocks)
         self._held.append(hand)
-        return batch, episodes
+        return hand, self._said_by(blocks)
 
     def _said_by(self, blocks: Sequence[int]) -> Infos:
         pairs: Infos = []
@@ -345,17 +328,12 @@ class AsyncMultiprocessing(Multiprocessing):
 
     def _await(self, goal: Callable[[float], int], wanted: Sequence[int] | None) -> bool:
         """Wait for a goal once; False if workers had to be replaced meanwhile."""
-        try:
+        with self._pool.interruption:
             came = None
-            if not self._pool.lost and not self._pool.failures:
+            if not self._crew.lost and not self._pool.failures:
                 came = goal(-1.0 if self._timeout is None else self._timeout)
             if came != ALL_PLAIN:
                 self._pool.wait(goal, for_all=False, came=came, whose=wanted)
-        except Exception:
-            raise
-        except BaseException:
-            self._pool.interrupted = True
-            raise
         failures = self._pool.failures
         if not failures:
             return True
@@ -368,11 +346,11 @@ class AsyncMultiprocessing(Multiprocessing):
 
     def _mend(self, worker: int, error: BaseException) -> None:
         """Replace a worker. What was under way says so; what is there, and has been heard, stays."""
-        self._pool.kill(worker)  # so that nothing comes any more
+        self._crew.kill(worker)  # so that nothing comes any more
         arrived, unheard = self._signals.arrived(), set(self._signals.speakers())
         there = {*self._flow.there, *arrived} - unheard
         lost = [
-            block for block in self._flow.sent if block in self._pool.blocks[worker] and block not in there
+            block for block in self._flow.sent if block in self._crew.blocks[worker] and block not in there
         ]
         self._pool.drop(lost)
         self._cut = [block for block in self._cut if block not in lost]
@@ -387,7 +365,7 @@ class AsyncMultiprocessing(Multiprocessing):
             try:
                 self._pool.heard[block] = self._restarts.cut_off(block)  # type: ignore[union-attr]
             except Exception as error:
-                self._mend(self._pool.owner_of(block), error)
+                self._mend(self._crew.owners[block], error)
             else:
                 self._cut.remove(block)
                 self._flow.arrive([block])

@@ -31,7 +31,7 @@ def warn_if_outside(
             warnings.warn(
                 f"{where(field.path, 'observation')} of env {env}, from {verb}(), is outside its space "
                 f"{field.space}. Values are passed on as they are.",
-                stacklevel=5,  # where the user called reset() or step()
+                stacklevel=6,  # where the user called reset(), step() or recv()
             )
             return True
     return False

@@ -10,48 +10,13 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal._core import Transitions
-from shoal.actions import ActionWriter
 from shoal.buffers import Arena
 from shoal.layout import Layout
-from shoal.vector._observer import observer
+from shoal.vector._hand import Hand
 from shoal.vector._share import Part
 
 MOST_ADJOINING = 64  # that are kept ready; "fifo" has few, "ready" may have many
-
-
-class Hand:
-    """Rows with all that is needed to hand them over.
-
-    Attributes:
-        arena: The rows, in the order of the caller's batch.
-        blocks: That they are of, in the same order.
-        env_ids: The env of each row.
-        agent_ids: The agent of each row.
-        observe: Returns the observations, as the caller wants them.
-        transitions: Gives copies of what a step wrote beside them.
-        actions: Takes actions.
-        columns: The observations, field by field.
-        where: The rows in the arena of the vec; an array if they had to be gathered.
-    """
-
-    def __init__(self, hands: Hands, arena: Arena, blocks: Sequence[int]) -> None:
-        self.arena = arena
-        self.observe = observer(hands.observation, arena, flat=hands.flat, copy=hands.copy)
-        self.transitions = Transitions(arena)
-        self.actions = ActionWriter(hands.action, arena, hands.agents, flat=hands.flat)
-        self.columns = hands.observation.columns(arena.observations, arena.observation_objects)
-        self.agent_ids = np.arange(len(arena)) % hands.agents
-        self.where: slice | NDArray[np.int64] = slice(0)
-        self.hold(hands, blocks)
-
-    def hold(self, hands: Hands, blocks: Sequence[int]) -> None:
-        """Be these blocks from now on."""
-        self.blocks = list(blocks)
-        self.env_ids = np.concatenate([hands.env_ids[block] for block in blocks])
-        self.actions.env_ids = self.env_ids
 
 
 class Hands:
@@ -79,8 +44,8 @@ class Hands:
         copy: bool,
     ) -> None:
         self._arena = arena
-        self.observation, self.action, self.agents = observation, action, agents
-        self.flat, self.copy = flat, copy
+        self._observation, self._action, self._agents = observation, action, agents
+        self._flat, self._copy = flat, copy
         self._rows = [np.arange(part.first_env * agents, part.last_env * agents) for part in parts]
         self.env_ids = [rows // agents for rows in self._rows]
         envs = sum(part.num_envs for part in parts)
@@ -99,23 +64,31 @@ class Hands:
                 if len(self._adjoining) == MOST_ADJOINING:
                     self._adjoining.clear()
                 start, stop = int(self._rows[first][0]), int(self._rows[last][-1]) + 1
-                hand = self._adjoining[first, last] = Hand(self, self._arena.rows(start, stop), blocks)
+                hand = self._adjoining[first, last] = self._hand(self._arena.rows(start, stop), blocks)
                 hand.where = slice(start, stop)
             return hand
         rows = np.concatenate([self._rows[block] for block in blocks])
         for index, spare in enumerate(self._spare):
             if len(spare.arena) == len(rows):
                 hand = self._spare.pop(index)
-                hand.hold(self, blocks)
+                self._hold(hand, blocks)
                 break
         else:
-            hand = Hand(self, Arena.allocate(len(rows), self.observation, self.action), blocks)
+            hand = self._hand(Arena.allocate(len(rows), self._observation, self._action), blocks)
         hand.where = rows
         for column in fields(Arena):
             if column.name not in ("actions", "observation_objects", "action_objects"):
                 whole = getattr(self._arena, column.name)
                 np.take(whole, rows, axis=0, out=getattr(hand.arena, column.name), mode="clip")
         return hand
+
+    def _hand(self, arena: Arena, blocks: Sequence[int]) -> Hand:
+        hand = Hand(arena, self._observation, self._action, self._agents, flat=self._flat, copy=self._copy)
+        self._hold(hand, blocks)
+        return hand
+
+    def _hold(self, hand: Hand, blocks: Sequence[int]) -> None:
+        hand.hold(blocks, np.concatenate([self.env_ids[block] for block in blocks]))
 
     def scatter(self, hand: Hand) -> None:
         """Put the actions of a hand where its envs read them."""

@@ -55,7 +55,7 @@ class NestedStepper:
                 )
         self._arena.mask[rows] = True
         self._episodes.begin(rows)
-        if self._inner is not None:
+        if self._inner is not None and chosen.any():  # else it may be one that has not begun
             self._arena.mask[:] = self._inner.mask
         return self._infos(infos)
 

@@ -22,6 +22,7 @@ from shoal._core.run import Infos
 from shoal.buffers import Arena
 from shoal.errors import RestartWarning
 from shoal.layout import Layout
+from shoal.vector._crew import Crew
 from shoal.vector._pool import Pool
 from shoal.vector._remote_errors import summary_of
 from shoal.vector._share import Part, Share
@@ -33,7 +34,8 @@ class Restarts:
     """Replaces workers that fail.
 
     Args:
-        pool: The workers.
+        crew: The workers.
+        pool: By which they are asked.
         shares: What each of them has.
         arena: The rows.
         kept: The rows before the step under way.
@@ -45,9 +47,10 @@ class Restarts:
     """
 
     def __init__(
-        self, pool: Pool, shares: Sequence[Share], arena: Arena, kept: Arena, layout: Layout
+        self, crew: Crew, pool: Pool, shares: Sequence[Share], arena: Arena, kept: Arena, layout: Layout
     ) -> None:
-        self._pool, self._shares, self._arena, self._kept, self._layout = pool, shares, arena, kept, layout
+        self._crew, self._pool, self._shares = crew, pool, shares
+        self._arena, self._kept, self._layout = arena, kept, layout
         self._seeds: list[int | None] = [None] * shares[0].num_envs
         self._options: dict[int, dict[str, Any] | None] = {}  # of the reset under way, by block
         self._restarted = [0] * len(shares)  # of each worker
@@ -95,7 +98,7 @@ class Restarts:
             BaseException: What went wrong, if the worker fails again and again.
         """
         share = self._shares[worker]
-        self._pool.kill(worker)  # it may be slow rather than dead, and still write
+        self._crew.kill(worker)  # it may be slow rather than dead, and still write
         for block, verb in verbs.items():
             arena, kept = self._rows(share, self._parts[block])
             if verb == "step" and block not in self._severed and not self._pool.signals.kept(block):
@@ -108,7 +111,7 @@ class Restarts:
                 error = again
 
     def _replace(self, share: Share, verbs: dict[int, str]) -> dict[int, Infos]:
-        self._pool.replace(share.worker, self._derived_seeds(share))
+        self._crew.replace(share.worker, self._derived_seeds(share))
         self.bereft.difference_update(verbs)
         self.bereft.update(part.number for part in share.parts if part.number not in verbs)
         infos = {block: self._report(share, self._parts[block], verb) for block, verb in verbs.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,20 @@ from numpy.typing import NDArray
 
 from shoal.emulation import Creator, is_env
 from shoal.errors import ArgumentError, ArgumentTypeError
+from shoal.vector.spaces import ObservationMode
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every backend can be asked for, whatever its envs are; `shoal.Serial` says what each means."""
+
+    autoreset_mode: AutoresetMode
+    flat: bool
+    copy: bool
+    seed: int | None
+    episode_stats: bool
+    observation_mode: ObservationMode
+    rows_as_envs: bool
 
 
 def creators_of(env: Any, num_envs: Any) -> list[Creator]:

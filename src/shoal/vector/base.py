@@ -23,9 +23,7 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from shoal._core import Transitions
 from shoal._core.run import Infos
-from shoal.actions import ActionWriter
 from shoal.batch import Batch
 from shoal.buffers import Arena
 from shoal.errors import (
@@ -38,9 +36,8 @@ from shoal.errors import (
     ResetNeeded,
     SnapshotError,
 )
-from shoal.vector._bounds import warn_if_outside
-from shoal.vector._observer import observer
-from shoal.vector.arguments import reset_mask_of, seeds_of
+from shoal.vector._hand import Hand
+from shoal.vector.arguments import Options, reset_mask_of, seeds_of
 from shoal.vector.infos import merge_infos
 from shoal.vector.spaces import VecSpaces
 from shoal.vector.statistics import EpisodeClock, report
@@ -84,50 +81,46 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         self,
         described: VecSpaces,
         arena: Arena,
-        *,
-        autoreset_mode: AutoresetMode,
-        flat: bool,
-        copy: bool,
-        seed: int | None,
-        episode_stats: bool,
-        rows_as_envs: bool,
-        check_bounds: bool,
+        options: Options,
     ) -> None:
         self._arena, self._mask = arena, arena.mask
         self._total_envs = described.num_envs
         self.agents_per_env = described.agents_per_env
         self.num_rows = self._total_envs * self.agents_per_env
-        self.num_envs = self.num_rows if rows_as_envs else self._total_envs
+        self.num_envs = self.num_rows if options.rows_as_envs else self._total_envs
         self.batch_size = self.num_envs
         # With rows_as_envs the caller gives a value for each agent of an env; that of the first counts.
         self._stride = self.num_envs // self._total_envs
-        self.copy, self.flat, self.rows_as_envs = copy, flat, rows_as_envs
-        self.autoreset_mode = autoreset_mode
-        self.metadata = {**described.metadata, "autoreset_mode": autoreset_mode}
+        self.copy, self.flat, self.rows_as_envs = options.copy, options.flat, options.rows_as_envs
+        self.autoreset_mode, self.observation_mode = options.autoreset_mode, options.observation_mode
+        self.metadata = {**described.metadata, "autoreset_mode": options.autoreset_mode}
         self.render_mode = described.render_mode
 
         self.observation_layout, self.action_layout = described.observation, described.action
-        self._actions = ActionWriter(described.action, arena, self.agents_per_env, flat=flat)
-        self.single_action_space: Space[Any] = self._actions.single_space
+        self._whole = Hand(
+            arena,
+            described.observation,
+            described.action,
+            self.agents_per_env,
+            flat=options.flat,
+            copy=options.copy,
+        )
+        self.single_action_space: Space[Any] = self._whole.actions.single_space
         self.action_space: Space[Any] = batch_space(self.single_action_space, self.num_rows)
         self.single_observation_space: Space[Any] = described.single_observation_space
         self.observation_space: Space[Any] = described.batched_observation_space
-        if flat:
+        if options.flat:
             self.single_observation_space = self.observation_layout.flat_space
             self.observation_space = described.flat_observation_space
-        self._columns = self.observation_layout.columns(arena.observations, arena.observation_objects)
-        self._observations = observer(self.observation_layout, arena, flat=flat, copy=copy)
-        self._transitions = Transitions(arena)
+        self._observe, self._transitions = self._whole.observe, self._whole.transitions
 
-        rows = np.arange(self.num_rows)
-        self._env_ids, self._agent_ids = np.divmod(rows, self.agents_per_env)
         self._next_seed: int | Sequence[int | None] | None = None
-        # Verbs whose first observations are still to be checked.
-        self._unchecked = {"reset", "step"} if check_bounds else set()
+        # Verbs whose first observations are still to be checked. Different spaces have different bounds.
+        self._unchecked = {"reset", "step"} if options.observation_mode == "same" else set()
         self._never_reset = np.ones(self._total_envs, np.bool_)
-        self._clock = EpisodeClock(self.num_rows) if episode_stats else None
+        self._clock = EpisodeClock(self.num_rows) if options.episode_stats else None
         self._arrived: Infos | None = None  # what was begun and is there already
-        if seed is not None:
+        if (seed := options.seed) is not None:
             if not isinstance(seed, (int, np.integer)):
                 raise ArgumentTypeError(f"seed: expected an integer, got {seed!r}; reset() takes lists")
             self.seed(seed)
@@ -191,7 +184,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         """
         self.async_reset(seed=seed, options=options)
         infos, *_ = self._receive()
-        return self._observations(), infos
+        return self._observe(), infos
 
     def step(
         self, actions: Any
@@ -211,7 +204,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         """
         self._send(actions, None)
         infos, rewards, terminations, truncations = self._receive()
-        return self._observations(), rewards, terminations, truncations, infos
+        return self._observe(), rewards, terminations, truncations, infos
 
     # -- Shoal's verbs ---------------------------------------------------------------------------------
 
@@ -258,13 +251,13 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         if self._state is not READY:
             self._check_idle("the next step() or send")
             raise ResetNeeded(self._failed_before)
-        if env_ids is not None and not np.array_equal(env_ids, self._env_ids):
+        if env_ids is not None and not np.array_equal(env_ids, self._whole.env_ids):
             raise ArgumentError(
-                f"env_ids: expected those of the batch last received, {self._env_ids}, got {env_ids}"
+                f"env_ids: expected those of the batch last received, {self._whole.env_ids}, got {env_ids}"
             )
-        acting = self._actions.write(actions, self._mask)
+        acting = self._whole.actions.write(actions, self._mask)
         if acting < self.num_rows and self.autoreset_mode is AutoresetMode.DISABLED:
-            self._refuse_finished(self._mask, self._env_ids)
+            self._refuse_finished(self._mask, self._whole.env_ids)
         self._transitions.begin(acting)
         self._pending = "step"
         self._arrived = self._move(self._begin_step, PENDING)
@@ -279,17 +272,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             raise NothingPending(problem, "recv")
         self._transitions.resume()
         infos, rewards, terminations, truncations = self._receive()
-        return Batch(
-            self._observations(),
-            rewards,
-            terminations,
-            truncations,
-            self._arena.mask.copy(),
-            self._arena.resets.copy(),
-            self._env_ids.copy(),
-            self._agent_ids.copy(),
-            infos,
-        )
+        return self._whole.batch(rewards, terminations, truncations, infos)
 
     def seed(self, seed: int | Sequence[int | None]) -> None:
         """Seed the next reset, unless it is given a seed of its own."""
@@ -474,22 +457,21 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             pairs = self._move(self._finish, READY)
         else:
             self._arrived, self._state = None, READY
-        if self._unchecked:
-            self._check_bounds()
-        infos = merge_infos(pairs, self.num_rows) if pairs else {}
-        rewards, terminations, truncations, episodes = self._transitions.take()
-        if self._clock is not None and self._pending == "step":
-            self._clock.add_to(infos, self._arena, self.autoreset_mode, episodes)
-        return infos, rewards, terminations, truncations
+        return self._written(self._whole, pairs, self._pending)[:4]
 
-    def _check_bounds(self) -> None:
-        """Warn of observations outside their space, in the first batch of each verb."""
-        verb = self._pending
-        if verb not in self._unchecked:
-            return
-        self._unchecked.discard(verb)
-        if warn_if_outside(self.observation_layout, self._columns, self._mask, self._env_ids, verb):
-            self._unchecked.clear()
+    def _written(
+        self, hand: Hand, pairs: Infos, verb: str
+    ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], int]:
+        """What was written into these rows beside observations, to be kept, and how many episodes ended."""
+        if verb in self._unchecked:  # the first batch of each verb
+            self._unchecked.discard(verb)
+            if hand.warn_if_outside(verb):
+                self._unchecked.clear()
+        infos = merge_infos(pairs, len(hand.arena)) if pairs else {}
+        rewards, terminations, truncations, episodes = hand.transitions.take()
+        if self._clock is not None:
+            self._clock.add_to(infos, hand.arena, self.autoreset_mode, episodes, hand.where)
+        return infos, rewards, terminations, truncations, episodes
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if seed is None or isinstance(seed, (int, np.integer)):

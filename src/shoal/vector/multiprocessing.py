@@ -10,6 +10,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, Self, cast
 
 import numpy as np
@@ -25,7 +26,7 @@ from shoal.vector._cores import patience_with, usable_cores
 from shoal.vector._launching import check_start_method
 from shoal.vector._plan import Plan
 from shoal.vector._remote_errors import summary_of
-from shoal.vector.arguments import autoreset
+from shoal.vector.arguments import Options, autoreset
 from shoal.vector.base import VectorEnv
 from shoal.vector.block import Block, agents_of, build_envs, close_all
 from shoal.vector.spaces import ObservationMode, UnitFacts, combine
@@ -126,11 +127,10 @@ class Multiprocessing(VectorEnv):
                 "Multiprocessing needs the compiled core, which this installation does not have or "
                 "SHOAL_CORE has switched off. Install with a C++ compiler at hand, or use shoal.Serial."
             )
-        from shoal.vector._pool import Pool
-        from shoal.vector._restarts import Restarts
-        from shoal.vector._share import shares_of
+        from shoal.vector._crew import Crew
 
         resetting = autoreset(autoreset_mode)
+        options = Options(resetting, flat, copy, seed, episode_stats, observation_mode, rows_as_envs)
         batching = Batching.of(
             env, num_envs, batch_size, surplus_envs, mode, order, parent_steps=parent_steps
         )
@@ -139,80 +139,69 @@ class Multiprocessing(VectorEnv):
                 "batch_size: an asynchronous vec cannot be made of a generator of creators, nor by a "
                 "subclass of Multiprocessing. Pass a list"
             )
-        self.env_fns = batching.creators
-        self._order, self.observation_mode = order, observation_mode
         method = check_start_method(start_method)
         restarts = _check_faults(timeout, on_error, parent_steps)
-        cores = usable_cores()
-        plan = batching.plan(num_workers, envs_per_worker, cores)
-        self._timeout, self.parent_steps = timeout, parent_steps
-        self._owner = os.getpid()
-        self._units = build_envs(self.env_fns[: plan.own])
-        memory: SharedMemory | None = None
-        try:
+        plan = batching.plan(num_workers, envs_per_worker, usable_cores())
+        self.env_fns, self.num_workers, self.parent_steps = batching.creators, plan.num_workers, parent_steps
+        self._order, self._timeout, self._owner = order, timeout, os.getpid()
+        with ExitStack() as undo:  # unless all of it works
+            self._units = build_envs(self.env_fns[: plan.own])
+            undo.callback(close_all, self._units)
             units = [plan.of_worker(worker) for worker in range(plan.num_workers)]
             creators = [[self.env_fns[unit] for unit in own] for own in units]
-            self._pool = Pool(creators, units, method, timeout)
-        except BaseException:
-            close_all(self._units)
-            raise
-        try:
-            facts = {unit: UnitFacts.of(own, agents_of(own)) for unit, own in enumerate(self._units)}
-            for own, told in zip(units, self._pool.facts, strict=True):
-                facts.update(zip(own, told, strict=True))
-            in_order = [facts[unit] for unit in range(len(self.env_fns))]
-            described = combine(in_order, observation_mode, resetting, objects=False)
-            own_patience, patience = patience_with(plan.num_workers, cores)
-            shares = shares_of(
-                plan,
-                [fact.num_envs for fact in in_order],
-                agents=described.agents_per_env,
-                observation=described.observation.space,
-                action=described.action.space,
-                mode=resetting,
-                flat=flat,
-                patience=patience,
-                keeps=restarts,
-            )
-            memory = SharedMemory(shares[0].nbytes())
-            arena = shares[0].arena(memory.block)
-            arena.clear()
-            self._pool.assign(shares, memory, own_patience, cores, parent_steps=parent_steps)
-            self._signals, self._shares = self._pool.signals, shares
-            self._parts = [part for share in shares for part in share.parts]
-            self._parts.sort(key=lambda part: part.number)
-            self._own: Block | None = None
-            if plan.own:
-                run = Run(arena, described.observation, described.action, resetting, flat=flat)
-                self._own = Block(
-                    self._units, run.part(0, self._parts[0].first_env, described.agents_per_env)
-                )
-            self._own_infos: Infos = []
-            self._unheard = False  # whether something is under way that nobody has asked for yet
-            self._restarts: Restarts | None = None
-            if restarts:
-                kept = shares[0].kept(memory.block)
-                self._restarts = Restarts(self._pool, shares, arena, kept, described.observation)
-            self.num_workers = plan.num_workers
-            super().__init__(
-                described,
-                arena,
-                autoreset_mode=resetting,
-                flat=flat,
-                copy=copy,
-                seed=seed,
-                episode_stats=episode_stats,
-                rows_as_envs=rows_as_envs,
-                check_bounds=observation_mode == "same",
-            )
-            self._take_shape(plan, arena)
-        except BaseException:
-            self._pool.close()
-            if memory is not None:
-                memory.close()
-            close_all(self._units)
-            raise
+            self._crew = Crew(creators, units, method, timeout)
+            undo.callback(self._crew.end)
+            self._share_out(plan, units, options, restarts, undo)
+            undo.pop_all()
         _remember(self)
+
+    def _share_out(
+        self, plan: Plan, units: list[list[int]], options: Options, restarts: bool, undo: ExitStack
+    ) -> None:
+        """Lay out the memory, and tell every worker its share of it."""
+        from shoal.vector._pool import Pool
+        from shoal.vector._restarts import Restarts
+        from shoal.vector._share import shares_of
+
+        facts = {unit: UnitFacts.of(own, agents_of(own)) for unit, own in enumerate(self._units)}
+        for own, told in zip(units, self._crew.facts, strict=True):
+            facts.update(zip(own, told, strict=True))
+        in_order = [facts[unit] for unit in range(len(self.env_fns))]
+        mode, flat = options.autoreset_mode, options.flat
+        described = combine(in_order, options.observation_mode, mode, objects=False)
+        cores = usable_cores()
+        own_patience, patience = patience_with(plan.num_workers, cores)
+        shares = shares_of(
+            plan,
+            [fact.num_envs for fact in in_order],
+            agents=described.agents_per_env,
+            observation=described.observation.space,
+            action=described.action.space,
+            mode=mode,
+            flat=flat,
+            patience=patience,
+            keeps=restarts,
+        )
+        memory = SharedMemory(shares[0].nbytes())
+        arena = shares[0].arena(memory.block)
+        arena.clear()
+        self._crew.assign(shares, memory, own_patience, cores, parent_steps=self.parent_steps)
+        self._signals, self._shares = self._crew.signals, shares
+        self._pool = Pool(self._crew, self._timeout)
+        undo.callback(self._pool.close)
+        self._parts = sorted((part for share in shares for part in share.parts), key=lambda part: part.number)
+        self._own: Block | None = None
+        if plan.own:
+            run = Run(arena, described.observation, described.action, mode, flat=flat)
+            self._own = Block(self._units, run.part(0, self._parts[0].first_env, described.agents_per_env))
+        self._own_infos: Infos = []
+        self._unheard = False  # whether something is under way that nobody has asked for yet
+        self._restarts: Restarts | None = None
+        if restarts:
+            kept = shares[0].kept(memory.block)
+            self._restarts = Restarts(self._crew, self._pool, shares, arena, kept, described.observation)
+        super().__init__(described, arena, options)
+        self._take_shape(plan, arena)
 
     def _take_shape(self, plan: Plan, arena: Arena) -> None:
         """What an asynchronous vec has beside."""
@@ -225,7 +214,7 @@ class Multiprocessing(VectorEnv):
             self._pool.refuse_if_lost()
         else:
             self._restarts.begin(range(len(self._parts)))
-        if self._pool.lost:
+        if self._crew.lost:
             self._pool.post_steps(range(len(self._parts)))
         else:
             self._signals.post_steps()
@@ -240,9 +229,9 @@ class Multiprocessing(VectorEnv):
         options: dict[str, Any] | None,
     ) -> None:
         self._check_owner()
-        self._pool.notice_deaths()
+        self._crew.notice_deaths()
         if self._restarts is not None:
-            for worker in self._pool.lost:  # who takes its place begins with all its envs
+            for worker in self._crew.lost:  # who takes its place begins with all its envs
                 for part in self._shares[worker].parts:
                     chosen[part.envs] = True
         requests = self._pool.requests(
@@ -250,8 +239,8 @@ class Multiprocessing(VectorEnv):
         )
         if self._restarts is not None:
             self._restarts.begin(range(len(self._parts)), chosen, seeds, options)
-        elif self._pool.lost and not chosen.all():
-            raise self._pool.loss(min(self._pool.lost))
+        elif self._crew.lost and not chosen.all():
+            raise self._crew.loss(min(self._crew.lost))
         self._drop_what_is_under_way()
         for block, request in enumerate(requests):
             self._pool.ask(block, request)
@@ -271,17 +260,12 @@ class Multiprocessing(VectorEnv):
     def _finish(self) -> Infos:
         self._check_owner()
         self._unheard = False
-        try:
+        with self._pool.interruption:
             came = None
-            if not self._pool.lost and not self._pool.failures:
+            if not self._crew.lost and not self._pool.failures:
                 came = self._signals.wait_and_take(-1.0 if self._timeout is None else self._timeout)
             if came != 0:
                 return self._hear(came)
-        except Exception:
-            raise
-        except BaseException:
-            self._pool.interrupted = True
-            raise
         infos, self._own_infos = self._own_infos, []  # as nearly always: nothing but rows
         return infos
 
@@ -296,7 +280,7 @@ class Multiprocessing(VectorEnv):
         said = self._pool.heard
         if self._restarts is not None:
             for worker in sorted(failures):
-                verbs = dict.fromkeys(self._pool.blocks[worker], self._pending)
+                verbs = dict.fromkeys(self._crew.blocks[worker], self._pending)
                 said.update(self._restarts.mend(worker, failures[worker], verbs))
         infos, self._own_infos = self._own_infos, []
         for block in sorted(said):

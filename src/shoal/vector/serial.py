@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shoal._core.run import Infos, Run
 from shoal.buffers import Arena
 from shoal.emulation import SingleEnv
-from shoal.vector.arguments import autoreset, creators_of
+from shoal.vector.arguments import Options, autoreset, creators_of
 from shoal.vector.base import VectorEnv
 from shoal.vector.block import Block, agents_of, build_envs, close_all
 from shoal.vector.spaces import ObservationMode, UnitFacts, combine
@@ -57,6 +57,7 @@ class Serial(VectorEnv):
         rows_as_envs: bool = False,
     ) -> None:
         mode = autoreset(autoreset_mode)
+        options = Options(mode, flat, copy, seed, episode_stats, observation_mode, rows_as_envs)
         self.env_fns = creators_of(env, num_envs)
         units = build_envs(self.env_fns)
         try:
@@ -67,21 +68,10 @@ class Serial(VectorEnv):
             run = Run(arena, described.observation, described.action, mode, flat=flat)
             self._block = Block(units, run)
             self._begin_step = self._block.step  # without a call in between
-            super().__init__(
-                described,
-                arena,
-                autoreset_mode=mode,
-                flat=flat,
-                copy=copy,
-                seed=seed,
-                episode_stats=episode_stats,
-                rows_as_envs=rows_as_envs,
-                check_bounds=observation_mode == "same",  # else each env has bounds of its own
-            )
+            super().__init__(described, arena, options)
         except BaseException:
             close_all(units)
             raise
-        self.observation_mode = observation_mode
 
     @property
     def envs(self) -> list[Any]:

@@ -89,7 +89,6 @@ class EpisodeClock:
 
     def __init__(self, num_rows: int) -> None:
         self._begun = np.full(num_rows, time.perf_counter())
-        self._resetting = False  # whether the last step ended episodes
 
     def restart(self, rows: NDArray[np.bool_]) -> None:
         """These rows have been reset by the caller."""
@@ -101,7 +100,7 @@ class EpisodeClock:
         arena: Arena,
         mode: AutoresetMode,
         episodes: int,
-        where: slice | NDArray[np.int64] | None = None,
+        where: slice | NDArray[np.int64],
     ) -> None:
         """Report the episodes that ended in this step, if any.
 
@@ -110,16 +109,14 @@ class EpisodeClock:
             arena: The rows that were stepped.
             mode: The autoreset mode.
             episodes: How many ended.
-            where: The rows within the vec, if they are not all.
+            where: The rows within the vec.
 
         Raises:
             ArgumentError: If the envs report an ``episode`` themselves.
         """
         now = time.perf_counter()
-        begun = self._begun if where is None else self._begun[where]
-        if self._resetting or where is not None:  # under NEXT_STEP, by the step after an end
-            begun[arena.resets] = now
-        self._resetting = episodes > 0
+        begun = self._begun[where]
+        begun[arena.resets & arena.starts] = now
         if episodes:
             if "episode" in infos:
                 raise ArgumentError(
@@ -135,8 +132,7 @@ class EpisodeClock:
             infos["_episode"] = done
             if mode is AutoresetMode.SAME_STEP:
                 begun[done] = now
-        if where is not None:
-            self._begun[where] = begun
+        self._begun[where] = begun
 
     def state(self) -> NDArray[np.float64]:
         """Seconds that each episode has lasted."""
@@ -145,4 +141,3 @@ class EpisodeClock:
     def load(self, seconds: NDArray[np.float64]) -> None:
         """Go on from a `state`."""
         self._begun = time.perf_counter() - seconds
-        self._resetting = True  # for all that is known
