@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path

@@ -460,14 +460,29 @@ def test_a_partial_reset_after_a_worker_was_lost_in_a_call():
         assert vec.step(ACTIONS)[0][:, 2].tolist() == [1, 1, 1, 1]
 
 
+def pool_of_pairs(**options):
+    pairs = [[partial(Fragile, 2 * unit), partial(Fragile, 2 * unit + 1)] for unit in range(2)]
+    creators = [partial(shoal.Serial, pair, **options) for pair in pairs]
+    return shoal.Multiprocessing(creators, num_workers=2, on_error="restart", **options)
+
+
 def test_a_new_vector_env_that_is_left_alone_goes_on_waiting():
-    creators = [
-        partial(shoal.Serial, [partial(Fragile, 2 * unit), partial(Fragile, 2 * unit + 1)])
-        for unit in range(2)
-    ]
-    with shoal.Multiprocessing(creators, num_workers=2, on_error="restart") as vec:
+    with pool_of_pairs() as vec:
         vec.reset(seed=0)
         fail(vec)
         assert vec.mask.tolist() == [True, True, False, False]
         vec.reset(options={"reset_mask": np.array([True, False, False, False])})
         assert vec.mask.tolist() == [True, True, False, False]  # its next step resets it
+
+
+def test_a_new_vector_env_is_reset_in_parts():
+    with pool_of_pairs(autoreset_mode="DISABLED") as vec:
+        vec.reset(seed=0)
+        last, *_ = vec.step(ACTIONS)
+        fail(vec)
+        for number, env in enumerate((3, 2)):
+            obs, _ = vec.reset(options={"reset_mask": np.arange(4) == env})
+            assert obs[env, 2] == 0  # a new episode
+            assert vec.mask.tolist() == [True, True, number == 1, True]
+            assert number == 1 or obs[2].tolist() == last[2].tolist()  # what was last seen
+        assert vec.step(ACTIONS)[0][2:, 2].tolist() == [1, 1]

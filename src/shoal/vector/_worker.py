@@ -182,10 +182,12 @@ class _ServedBlock:
         self._resets_at_first_step = due is not None and mode is AutoresetMode.NEXT_STEP
         self._agents = 0 if due is None else len(arena) // len(due)
         self._waits = np.zeros(0 if due is None else len(due), np.bool_)  # for the caller's first reset
+        self._unseen = arena.observations[:0]  # where they are meanwhile; their rows show those before them
         if due is not None and mode is AutoresetMode.DISABLED:
             # Vector envs among them can be reset in parts only after a whole reset.
             before = arena.state()
             block.reset(~self._waits, due, None)
+            self._unseen = arena.observations.copy()
             arena.load(before)
             self._waits[:] = True
 
@@ -211,10 +213,16 @@ class _ServedBlock:
                 self._resets_at_first_step = False
             seeds = [due if seed is None else seed for due, seed in zip(self._due, seeds, strict=True)]
             self._due = [None if reset else due for due, reset in zip(self._due, chosen, strict=True)]
+        if not self._waits.any():
+            return self.block.reset(chosen, seeds, options)
+        shown = self._arena.observations.copy()
+        waited = np.repeat(self._waits, self._agents)
+        self._arena.observations[waited] = self._unseen[waited]
         infos = self.block.reset(chosen, seeds, options)
-        if self._waits.any():
-            self._waits &= ~chosen
-            self._arena.mask[np.repeat(self._waits, self._agents)] = False
+        self._waits &= ~chosen
+        waiting = np.repeat(self._waits, self._agents)
+        self._arena.observations[waiting] = shown[waiting]
+        self._arena.mask[waiting] = False
         return infos
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -227,12 +235,11 @@ class _ServedBlock:
         return self.block.render()
 
     def snapshot(self) -> Any:
-        return self.block.snapshot(), self._due, self._resets_at_first_step, self._waits.copy()
+        return self.block.snapshot(), self._due, self._resets_at_first_step, self._waits.copy(), self._unseen
 
     def restore(self, state: Any) -> None:
-        inner, due, resets, waits = state
+        inner, self._due, self._resets_at_first_step, self._waits, self._unseen = state
         self.block.restore(inner)
-        self._due, self._resets_at_first_step, self._waits = due, resets, waits
 
 
 def _pickled(said: Any, verb: str) -> bytes:
