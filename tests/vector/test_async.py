@@ -547,6 +547,35 @@ def test_restarts_under_disabled_wait_for_the_caller():
         assert again.obs[2:, 2].tolist() == [1, 1]
 
 
+def test_a_snapshot_knows_nothing_of_what_was_cut_off():
+    creators = [partial(Fragile, i, "kill") for i in range(8)]
+    with pool(creators, on_error="restart") as vec:
+
+        def fail_in(first):
+            actions = actions_for(first)
+            actions[0] = 999  # env 0, and with it 1, 4 and 5
+            vec.send(actions, env_ids=first.env_ids)
+
+        vec.async_reset(seed=0)
+        first, second = vec.recv(), vec.recv()
+        taken = vec.snapshot()
+        fail_in(first)
+        with pytest.warns(RestartWarning, match="worker 0 is restarted"):
+            vec.recv()
+        vec.send(actions_for(second), env_ids=second.env_ids)  # the next recv() would tell
+        vec.restore(taken)
+        for batch in (first, second):
+            vec.send(actions_for(batch), env_ids=batch.env_ids)
+        first, second = vec.recv(), vec.recv()
+        fail_in(first)
+        vec.send(actions_for(second), env_ids=second.env_ids)  # nobody is left to begin with 4 and 5
+        with pytest.warns(RestartWarning, match="worker 0 is restarted"):
+            vec.recv()
+        cut = vec.recv()
+        assert cut.truncations.tolist() == [True, True, False, False]
+        assert cut.obs[:2].tolist() == second.obs[:2].tolist()
+
+
 # -- what once went wrong ----------------------------------------------------------------------------------
 
 

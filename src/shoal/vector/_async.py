@@ -418,7 +418,7 @@ class AsyncMultiprocessing(Multiprocessing):
         self._pool.heard = dict(flow["heard"])
         self._verbs = list(flow["verbs"])
         if self._restarts is not None:
-            self._restarts.bereft = set(flow["bereft"])
+            self._restarts.load(flow["bereft"])
         self._cut = []
         self._held = [self._hands.of(hand) for hand in flow["hands"]]
         self._hand = None if flow["hand"] is None else self._hands.of(flow["hand"])

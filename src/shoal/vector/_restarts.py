@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -135,6 +135,11 @@ class Restarts:
         infos = self._report(self._shares[self._owners[block]], self._parts[block], "step")
         self._severed.discard(block)
         return infos
+
+    def load(self, bereft: Iterable[int]) -> None:
+        """All rows are those of a snapshot from now on."""
+        self.bereft = set(bereft)
+        self._severed.clear()
 
     def _rows(self, share: Share, part: Part) -> tuple[Arena, Arena]:
         return share.rows_of(part, self._arena), share.rows_of(part, self._kept)
