@@ -303,9 +303,11 @@ class Model:
             info["bulk"] = "x" * BULK
         return info
 
-    def cut_off(self, env, moment, call, obs):
+    def cut_off(self, env, moment, call, row):
         """What an env reports whose worker was replaced: that its episode was cut off, if it was in one."""
-        if isinstance(call, Reset) and not (call.cut is None and obs == moment.obs):
+        obs = row.obs
+        of_a_step = obs == moment.obs or "final_obs" in row.info
+        if isinstance(call, Reset) and not (call.cut is None and of_a_step):
             after = self.begun_anew(env, obs)
             return after, reset_row(after, self.first_info(after, call.options))
         info = {"episode": {"r": moment.total, "l": moment.count}} if self.setup.stats and moment.mask else {}
@@ -462,7 +464,7 @@ class Model:
 
     def check(self, env, row, told):
         call, moment = self.state.calls[env], self.state.moments[env]
-        choices = [self.cut_off(env, moment, call, row.obs)] if told else self.expected(env, call, row)
+        choices = [self.cut_off(env, moment, call, row)] if told else self.expected(env, call, row)
         for after, expected in choices:
             if row == expected:
                 self.state.moments[env] = after
