@@ -12,7 +12,7 @@ ASAN_VENV := build/asan-venv
 # a throw-away environment, so that they are pinned too and recompiling is incremental.
 PIP  := $(PY) -m pip install -qq --disable-pip-version-check --no-build-isolation -c constraints.txt
 
-# setuptools: gym, in the dev extra, comes as source only.
+# setuptools: gym, in the dev extra, comes as source only; and MiniHack imports pkg_resources, which left it in 82.
 BUILD_TOOLS := scikit-build-core nanobind numpy cmake ninja setuptools
 SETUP_FILES := pyproject.toml constraints.txt CMakeLists.txt $(shell find core -name tests -prune -o -type f -print)
 
@@ -26,7 +26,7 @@ help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
 run: $(VENV)/.ready-cli ## Run the demo: Shoal and other vector envs side by side
-	@$(PY) examples/side_by_side.py $(ARGS)
+	@$(PY) -m shoal bench $(if $(ARGS),$(ARGS),CartPole-v1)
 
 test: $(VENV)/.ready-dev ## Run the tests (ARGS="-k name -x" is passed on to pytest)
 	@$(PY) -m pytest $(ARGS)
@@ -42,12 +42,14 @@ bench-full: $(VENV)/.ready-cli ## Measure all envs and all peers (about 20 minut
 
 # Python must load the sanitizers first, and leave each object to malloc, so that they see it. What Python
 # itself never frees is no leak of ours: tests/core/test_memory.py looks for those. Left out are the harness and
-# the starting and ending of processes, which have no part in the core, and what is slow already without.
+# the starting and ending of processes, families of envs and commands, which have no part in the core, and what is
+# slow already without.
 test-asan: $(ASAN_VENV)/.ready ## Run the tests with AddressSanitizer and UBSan in the core
 	@export LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc SHOAL_CORE=native; \
 	$(ASAN_VENV)/bin/python -c 'from shoal._core import _native; _native.__sanitized__' && \
-	$(ASAN_VENV)/bin/python -m pytest -m "not slow" --ignore tests/test_benchmarks.py --ignore tests/vector/test_processes.py $(ARGS)
+	$(ASAN_VENV)/bin/python -m pytest -n 2 -m "not slow" --ignore tests/test_benchmarks.py --ignore tests/vector/test_processes.py \
+	  --ignore tests/envs_families --ignore tests/cli --ignore tests/test_examples.py $(ARGS)
 
 # ThreadSanitizer cannot start where the kernel scatters addresses wider than it expects, so that is switched off
 # if the machine allows it.
@@ -84,10 +86,12 @@ $(VENV)/.ready-cli: $(VENV)/.created $(SETUP_FILES)
 	$(call install,-e ".[cli]")
 	@touch $@
 
+# nle pins an old Gymnasium, though it runs on the newest: so without what it asks for.
 $(VENV)/.ready-dev: $(VENV)/.created $(SETUP_FILES)
 	@echo "Setting up $(VENV) for development (first time: about 2 minutes)"
 	$(call install,$(BUILD_TOOLS))
-	$(call install,-e ".[dev$(,)cli]")
+	$(call install,-e ".[dev$(,)cli$(,)atari$(,)box2d$(,)minigrid$(,)mujoco]")
+	$(call install,--no-deps nle minihack)
 	@touch $(VENV)/.ready-cli $@
 
 # Only the core is built anew; everything else is found in .venv.

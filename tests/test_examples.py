@@ -1,3 +1,7 @@
+"""What the README shows first: `make run`."""
+
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -6,23 +10,37 @@ import pytest
 
 from shoal import _core
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+ROOT = Path(__file__).parents[1]
 
 
-def run(*args):
-    command = [sys.executable, str(EXAMPLES / "side_by_side.py"), *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+def command_of(*variables):
+    """What `make run` would run, but for the interpreter."""
+    make = ["make", "--no-print-directory", "-n", "-o", ".venv/.ready-cli", "run", *variables]
+    # Without the arguments of a make that runs these tests.
+    inherited = {name: value for name, value in os.environ.items() if name not in ("ARGS", "MAKEFLAGS")}
+    done = subprocess.run(
+        make, cwd=ROOT, env=inherited, capture_output=True, text=True, timeout=100, check=True
+    )
+    python, *rest = shlex.split(done.stdout)
+    assert python == ".venv/bin/python"
+    return rest
 
 
-@pytest.mark.skipif(_core.NAME != "native", reason="the demo needs the compiled core")
-def test_side_by_side_prints_all_rates():
-    done = run("--num-envs", "2", "--seconds", "0.4", "--env", "FrozenLake-v1")
+@pytest.mark.parametrize(
+    ("variables", "args"),
+    [([], ["CartPole-v1"]), (["ARGS=Acrobot-v1 --num-envs 16"], ["Acrobot-v1", "--num-envs", "16"])],
+)
+def test_make_run_is_a_benchmark(variables, args):
+    assert command_of(*variables) == ["-m", "shoal", "bench", *args]
+
+
+def test_make_run_prints_all_rates():
+    command = [sys.executable, *command_of("ARGS=FrozenLake-v1 --num-envs 2 --seconds 0.4")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    for name in ("gymnasium Sync", "gymnasium Async", "shoal.Serial", "shoal.Multiprocessing"):
-        assert name in done.stdout
-
-
-def test_side_by_side_says_what_is_wrong():
-    done = run("--env", "CartPole-v99")
-    assert done.returncode == 2
-    assert "error: --env" in done.stderr
+    names = ["bare loop", "shoal.Serial", "gymnasium Sync", "gymnasium Async"]
+    if _core.NAME == "native":
+        names.append("shoal.Multiprocessing")
+    for name in names:
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith(name)]
+        assert float(line.removeprefix(name).split()[0].replace(",", "")) > 0

@@ -8,7 +8,8 @@ from shoal import errors
 from shoal.batch import Batch
 from shoal.env import Env
 from shoal.layout import Layout, layout
-from shoal.vector import Multiprocessing, Serial, VectorEnv
+from shoal.registry import register
+from shoal.vector import Multiprocessing, Serial, VectorEnv, make
 
 if TYPE_CHECKING:
     from shoal import testing
@@ -25,6 +26,8 @@ __all__ = [
     "VectorEnv",
     "errors",
     "layout",
+    "make",
+    "register",
     "testing",
 ]
 

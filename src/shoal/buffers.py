@@ -42,8 +42,9 @@ class Arena:
         truncations: The last transition's episode was cut off.
         mask: The row needs an action now. Actions of other rows are never read.
         resets: The row carries no transition: its observation begins an episode.
-        starts: The row's next transition begins an episode. Its totals are cleared only then, so that those
-            of a finished episode can be read until its successor's first transition.
+        starts: The row's env was reset after its last transition, so that the next one begins an episode.
+            Its totals are cleared only then: those of a finished episode can be read until its successor's
+            first transition. (Of a row that waits for its reset this says nothing.)
         episode_returns: Sum of rewards; of a finished episode until its successor's first transition.
         episode_lengths: Transitions so far, likewise.
         observation_objects: Observations in custom spaces, which have no bytes (in-process only).
@@ -68,7 +69,7 @@ class Arena:
         """Allocate an arena on the heap: all zero, every row awaiting its first action."""
         block = np.zeros(cls.nbytes(num_rows, observation, action) + CACHE_LINE, np.uint8)
         arena = cls.within(block[-block.ctypes.data % CACHE_LINE :], num_rows, observation, action)
-        arena.clear()
+        arena.begin()
         return arena
 
     @classmethod
@@ -88,7 +89,7 @@ class Arena:
         arrays["action_objects"] = np.full((num_rows, action.num_objects), None, object)
         return cls(**arrays)
 
-    def clear(self) -> None:
+    def begin(self) -> None:
         """Be as at first: every row awaits the first action of its first episode."""
         self.mask[:] = self.starts[:] = True
 

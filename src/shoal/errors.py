@@ -5,7 +5,9 @@
     ├── SpaceMismatch (RuntimeError, ValueError)  the envs of one vec disagree about a space
     │   └── SpaceKindMismatch (TypeError)    ... about its very type
     ├── ArgumentError (ValueError)           an argument that cannot work
-    │   └── ArgumentTypeError (TypeError)    ... because of its type
+    │   ├── ArgumentTypeError (TypeError)    ... because of its type
+    │   └── UnknownEnv (NameNotFound)        a name that no env has
+    ├── MissingExtra (ImportError)           a package of an extra that is not installed
     ├── ObservationError (ValueError)        an env returned something its space does not allow
     │   ├── ObservationTypeError (TypeError) ... because of its type
     │   └── ObservationPartMissing (KeyError, IndexError)  ... because a part of it is missing
@@ -41,6 +43,7 @@ from typing import Any
 from gymnasium.error import (
     AlreadyPendingCallError,
     ClosedEnvironmentError,
+    NameNotFound,
     NoAsyncCallError,
 )
 from gymnasium.error import ResetNeeded as GymnasiumResetNeeded
@@ -68,6 +71,14 @@ class ArgumentError(ShoalError, ValueError):
 
 class ArgumentTypeError(ArgumentError, TypeError):
     """An argument of the wrong type."""
+
+
+class UnknownEnv(ArgumentError, NameNotFound):
+    """A name that no env has; the message suggests the nearest."""
+
+
+class MissingExtra(ShoalError, ImportError):
+    """What was asked for needs a package that is not installed; the message says how to install it."""
 
 
 class ObservationError(ShoalError, ValueError):

@@ -280,13 +280,15 @@ def test_verbs_out_of_turn():
             with pytest.raises(ArgumentError, match=r"env_ids: expected the env_ids of batches"):
                 vec.send(np.zeros(4, np.int64), env_ids=np.array(wrong))
         with pytest.raises(ActionError, match=r"of env 6: expected integers from 0 to 999, got 1000"):
-            vec.send(np.array([0, 0, 1000, 0]))
-        vec.send(actions_for(second))
-        with pytest.raises(NothingPending, match="no batch is in hand"):
+            vec.send(np.array([0, 0, 1000, 0]), env_ids=second.env_ids)
+        with pytest.raises(ArgumentError, match="env_ids: 2 batches are in hand, so say whose"):
             vec.send(actions_for(second))
+        vec.send(actions_for(second), env_ids=second.env_ids)
         with pytest.raises(ArgumentError, match=r"env_ids: envs \[4, 5\] are not in hand"):
             vec.send(actions_for(second), env_ids=second.env_ids)
-        vec.send(actions_for(first), env_ids=first.env_ids)
+        vec.send(actions_for(first))  # the only one that is left
+        with pytest.raises(NothingPending, match="no batch is in hand"):
+            vec.send(actions_for(first))
         assert vec.recv().obs[:, 3].tolist() == actions_for(second).tolist()
     with pytest.raises(Closed, match="has been closed"):
         vec.recv()
@@ -301,7 +303,7 @@ def test_reset_in_the_middle_of_anything():
             for turn in range(round_ % 4):
                 batch = vec.recv()
                 if turn != 1:
-                    vec.send(actions_for(batch))
+                    vec.send(actions_for(batch), env_ids=batch.env_ids)
         vec.async_reset(seed=100)
         for _ in range(2):
             batch = vec.recv()
@@ -407,7 +409,7 @@ def test_a_failure_comes_out_and_a_reset_helps(how, error, order):
             vec.send(actions)
             with pytest.raises(error, match=r"failed as told|killed by signal 9"):
                 run(vec, 10_000)
-            with pytest.raises(ResetNeeded, match=r"call async_reset\(\) first"):
+            with pytest.raises(ResetNeeded, match=r"call async_reset\(\), which begins"):
                 vec.recv()
         vec.async_reset(seed=9)
         assert vec.recv().obs[:, 1:3].tolist() == [[0, 0]] * 4
@@ -576,6 +578,45 @@ def test_a_snapshot_knows_nothing_of_what_was_cut_off():
         assert cut.obs[:2].tolist() == second.obs[:2].tolist()
 
 
+class Moody(SentinelEnv):
+    """Fails now and then, as its own random stream has it."""
+
+    def step(self, action):
+        if self.np_random.random() < 0.02:
+            raise ValueError("not today")
+        return super().step(action)
+
+
+@pytest.mark.filterwarnings("ignore::shoal.errors.RestartWarning")
+def test_fifo_reproduces_itself_though_workers_are_restarted():
+    runs = []
+    for _ in range(3):
+        creators = [partial(Moody, i) for i in range(8)]
+        with pool(creators, num_workers=2, batch_size=4, on_error="restart") as vec:
+            vec.async_reset(seed=3)
+            run = []
+            for _ in range(150):
+                batch = vec.recv()
+                run.append((batch.env_ids.tolist(), batch.obs.tolist(), batch.truncations.tolist()))
+                vec.send(actions_for(batch))
+            assert vec.stats()["restarts"] > 3
+            runs.append(run)
+    assert runs[0] == runs[1] == runs[2]
+
+
+@pytest.mark.filterwarnings("ignore::shoal.errors.RestartWarning")
+@pytest.mark.parametrize("order", ["fifo", "ready"])
+def test_one_env_that_always_fails_is_given_up_whatever_the_others_do(order):
+    creators = [
+        partial(CrashEnv, i, at=1, max_length=LONG) if i == 0 else partial(SentinelEnv, i) for i in range(16)
+    ]
+    with pool(creators, num_workers=2, batch_size=2, order=order, on_error="restart") as vec:
+        vec.async_reset(seed=0)
+        with pytest.raises(ValueError, match="failed as told"):
+            run(vec, 10_000)
+        assert vec.stats()["restarts"] == 3
+
+
 # -- what once went wrong ----------------------------------------------------------------------------------
 
 
@@ -645,7 +686,7 @@ def test_how_a_worker_died_is_told_though_nothing_of_its_was_under_way():
         time.sleep(0.2)
         vec._crew.notice_deaths()
         with pytest.raises(WorkerDied, match=r"signal 9.*Call async_reset\(\)"):
-            vec.send(actions_for(second))
+            vec.send(actions_for(second), env_ids=second.env_ids)
         assert first.resets.all()
 
 

@@ -767,3 +767,28 @@ def test_03_a_worker_that_does_not_read():
         with pytest.raises(WorkerTimeout, match="worker 1"):
             vec.set_attr("extra", np.zeros(10_000_000))
         still_works(vec)
+
+
+class Unbound(shoal.Env):
+    """Cannot be given its rows."""
+
+    observation_space = action_space = sp.Discrete(2)
+
+    def __init__(self, file, fails):
+        super().__init__()
+        self.file, self.fails = file, fails
+
+    def bind(self, rows, layouts=None):
+        if self.fails:
+            raise ValueError("no rows, please")
+        super().bind(rows, layouts)
+
+    def close(self):
+        self.file.touch()
+
+
+def test_13_envs_are_closed_if_one_cannot_settle_in(tmp_path):
+    files = [tmp_path / str(i) for i in range(4)]
+    with pytest.raises(ValueError, match="no rows, please"):
+        shoal.Multiprocessing([partial(Unbound, file, file.name == "3") for file in files], num_workers=4)
+    assert sorted(tmp_path.iterdir()) == files

@@ -486,3 +486,111 @@ def test_a_new_vector_env_is_reset_in_parts():
             assert vec.mask.tolist() == [True, True, number == 1, True]
             assert number == 1 or obs[2].tolist() == last[2].tolist()  # what was last seen
         assert vec.step(ACTIONS)[0][2:, 2].tolist() == [1, 1]
+
+
+class Unborn(Fragile):
+    """After a failure, its reset fails as often as its file says."""
+
+    def __init__(self, env_id, file):
+        super().__init__(env_id, "raise")
+        self.file = file
+
+    def reset(self, **kwargs):
+        left = int(self.file.read_text())
+        if left and self.env_id == 3:
+            self.file.write_text(str(left - 1))
+            raise ValueError("not yet")
+        return super().reset(**kwargs)
+
+
+def test_rows_in_hand_are_nobody_elses_business(tmp_path):
+    """A new worker touches no row before it is called, whatever becomes of it."""
+    file = tmp_path / "left"
+    file.write_text("0")
+    creators = [partial(Unborn, i, file) for i in range(4)]
+    options = {"num_workers": 1, "batch_size": 2, "autoreset_mode": "DISABLED", "copy": False}
+    with shoal.Multiprocessing(creators, on_error="restart", **options) as vec:
+        vec.async_reset(seed=0)
+        first, second = vec.recv(), vec.recv()
+        seen = second.obs.tolist()
+        file.write_text("1")
+        vec.send([999, 0], env_ids=first.env_ids)
+        with pytest.warns(RestartWarning, match="worker 0 is restarted"):
+            vec.recv()
+        assert second.obs.tolist() == seen
+
+
+def test_waiting_envs_of_a_snapshot(tmp_path):
+    with pool_of_pairs(autoreset_mode="DISABLED") as vec, pool_of_pairs(autoreset_mode="DISABLED") as other:
+        vec.reset(seed=0)
+        fail(vec)
+        other.reset(seed=1)
+        other.restore(vec.snapshot())
+        other.reset(options={"reset_mask": np.arange(4) == 3})
+        assert other.mask.tolist() == [True, True, False, True]
+        assert other.stats()["restarts"] == 0
+
+
+class SlowDeath(Fragile):
+    """Dies while others wait for it."""
+
+    def step(self, action):
+        if action == 999:
+            time.sleep(0.3)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_worker_that_dies_in_a_step_that_a_reset_drops(mode):
+    creators = [partial(SlowDeath, i) for i in range(4)]
+    options = {"num_workers": 2, "autoreset_mode": mode}
+    mask = {"reset_mask": np.arange(4) == 0}
+    with shoal.Multiprocessing(creators, on_error="restart", **options) as vec:
+        vec.reset(seed=0)
+        vec.send([10, 11, 999, 13])
+        with pytest.warns(UserWarning, match=r"dropped by reset\(\): WorkerDied"):
+            obs, _ = vec.reset(options=mask)
+        assert obs[:, 2].tolist() == [0, 1, 0, 0]  # all envs of the new worker have begun anew
+        assert vec.step(ACTIONS)[0][:, 2].tolist() == [1, 2, 1, 1]
+    with shoal.Multiprocessing(creators, **options) as vec:
+        vec.reset(seed=0)
+        vec.send([10, 11, 999, 13])
+        with (
+            pytest.warns(UserWarning, match=r"dropped by reset\(\): WorkerDied"),
+            pytest.raises(WorkerDied, match="signal 9"),
+        ):
+            vec.reset(options=mask)
+        assert vec.reset(seed=0)[0][:, 2].tolist() == [0] * 4
+
+
+def test_an_agent_that_waits_is_cut_off_with_the_others():
+    creators = [Turns, FragileTurns]
+    with shoal.Multiprocessing(creators, num_workers=2, on_error="restart") as vec:
+        vec.reset(seed=0)
+        vec.step([0, 0, 0, 0])  # the first player has moved, and waits for the second
+        vec.reset(options={"reset_mask": np.array([True, False])})  # leaves it alone
+        with pytest.warns(RestartWarning, match="worker 1 is restarted"):
+            _, _, _, truncations, _ = vec.step([0, 0, 0, 1])
+        assert truncations.tolist() == [False, False, True, True]
+
+
+class FragileTurns(Turns):
+    def step(self, actions):
+        if actions[1]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().step(actions)
+
+
+@pytest.mark.parametrize("verb", ["recv", "send"])
+def test_warnings_name_the_line_that_called(verb):
+    creators = [partial(Fragile, i) for i in range(4)]
+    with shoal.Multiprocessing(creators, num_workers=2, batch_size=2, on_error="restart") as vec:
+        vec.async_reset(seed=0)
+        first = vec.recv()
+        second = vec.recv()
+        vec.send([999, 0], env_ids=first.env_ids)
+        while verb == "send" and not vec._crew.lost:
+            vec._crew.notice_deaths()
+        with pytest.warns(RestartWarning, match="restarted") as caught:
+            vec.recv() if verb == "recv" else vec.send([0, 0], env_ids=second.env_ids)
+        assert caught[0].filename == __file__

@@ -1,7 +1,8 @@
 """Vector envs: many envs as one. `base` is the contract, the other public files are its backends."""
 
 from shoal.vector.base import VectorEnv
+from shoal.vector.making import make
 from shoal.vector.multiprocessing import Multiprocessing
 from shoal.vector.serial import Serial
 
-__all__ = ["Multiprocessing", "Serial", "VectorEnv"]
+__all__ = ["Multiprocessing", "Serial", "VectorEnv", "make"]

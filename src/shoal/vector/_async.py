@@ -28,7 +28,8 @@ from shoal.vector.statistics import Meter, report
 class AsyncMultiprocessing(Multiprocessing):
     """What `Multiprocessing` makes if a batch has less than all envs, or with ``mode="async"``."""
 
-    _failed_before = Multiprocessing._failed_before.replace("reset()", "async_reset()")
+    _reset_verb = "async_reset"
+    _failed_before = "the last call failed, or was interrupted: call async_reset(), which begins anew"
 
     def _take_shape(self, plan: Plan, arena: Arena) -> None:
         sizes = {part.num_envs for part in self._parts}
@@ -38,17 +39,9 @@ class AsyncMultiprocessing(Multiprocessing):
             )
         if self.observation_mode != "same":
             raise ArgumentError("observation_mode: an asynchronous vec has only 'same', got another")
-        self._crew.reset_verb = "async_reset"
+        self._crew.reset_verb = self._reset_verb
         self._flow = Flow(len(self._parts), plan.per_batch, self._order)
-        self._hands = Hands(
-            arena,
-            self._parts,
-            self.observation_layout,
-            self.action_layout,
-            self.agents_per_env,
-            flat=self.flat,
-            copy=self.copy,
-        )
+        self._hands = Hands(self._whole, self._parts)
         self._verbs = ["reset"] * len(self._parts)  # that each block was last sent for
         self._hand: Hand | None = None  # what was received last, if it has not been sent
         self._held: list[Hand] = []  # all that were received, and not sent as a whole
@@ -100,7 +93,8 @@ class AsyncMultiprocessing(Multiprocessing):
         requests = self._reset_requests(blocks, chosen, seeds, options)
         if self._restarts is not None:
             self._restarts.begin(blocks, chosen, seeds, options)
-        self._drop_what_is_under_way()
+        self._drop_what_is_under_way("async_reset")
+        self._replace_the_lost()
         self._flow.restart()
         self._let_go()
         self._cut = []
@@ -138,18 +132,6 @@ class AsyncMultiprocessing(Multiprocessing):
         ]
         self._ask_resets([block for block, _ in there], [request for _, request in there])
 
-    def _reset_requests(
-        self,
-        blocks: Sequence[int],
-        chosen: NDArray[np.bool_],
-        seeds: Sequence[int | None],
-        options: dict[str, Any] | None,
-    ) -> list[bytes]:
-        parts = [self._parts[block] for block in blocks]
-        return self._pool.requests(
-            "reset", [(chosen[part.envs], list(seeds[part.envs]), options) for part in parts]
-        )
-
     def _ask_resets(self, blocks: Sequence[int], requests: Sequence[bytes]) -> None:
         for block, request in zip(blocks, requests, strict=True):
             self._verbs[block] = "reset"
@@ -162,7 +144,7 @@ class AsyncMultiprocessing(Multiprocessing):
         Args:
             actions: One for each row, in the order of the batch.
             env_ids: Whose they are: ``batch.env_ids`` of a batch that has been received and not sent, or of
-                several, joined. By default that of the batch last received.
+                several, joined. Needed if several batches are in hand.
 
         Raises:
             ActionError: If an action does not fit; no env has moved.
@@ -183,9 +165,14 @@ class AsyncMultiprocessing(Multiprocessing):
 
     def _hand_of(self, env_ids: NDArray[np.int64] | None) -> Hand:
         if env_ids is None:
-            if self._hand is None:
+            if not self._flow.hands:
                 raise NothingPending("no batch is in hand: call recv() before send()", "send")
-            return self._hand
+            if len(self._flow.hands) > 1:
+                raise ArgumentError(
+                    f"env_ids: {len(self._flow.hands)} batches are in hand, so say whose actions these are: "
+                    "pass batch.env_ids"
+                )
+            return self._hand or self._hands.of(self._flow.hands[0])
         ids = np.asarray(env_ids)
         if self._hand is not None and np.array_equal(ids, self._hand.env_ids):
             return self._hand
@@ -278,21 +265,17 @@ class AsyncMultiprocessing(Multiprocessing):
                 f"a batch has {wanted} envs, and only {envs} are under way: {first} first", "recv"
             )
         self._meter.enter()
-        batch, episodes = self._next_batch()
+        batch, episodes = self._move(self._next_batch, READY)
         self._meter.leave(len(batch.resets) - count_true(batch.resets), episodes)
         return batch
 
     def _next_batch(self) -> tuple[Batch, int]:
-        hand, pairs = self._move(self._take_next, READY)
-        verb = self._verbs[hand.blocks[0]]
-        infos, rewards, terminations, truncations, episodes = self._written(hand, pairs, verb)
-        return hand.batch(rewards, terminations, truncations, infos), episodes
-
-    def _take_next(self) -> tuple[Hand, Infos]:
         blocks = self._arrive()
-        self._hand = hand = self._hands.of(blocks)
+        hand, verb = self._hands.of(blocks), self._verbs[blocks[0]]
+        infos, rewards, terminations, truncations, episodes = self._written(hand, self._said_by(blocks), verb)
+        self._hand = hand
         self._held.append(hand)
-        return hand, self._said_by(blocks)
+        return hand.batch(rewards, terminations, truncations, infos), episodes
 
     def _said_by(self, blocks: Sequence[int]) -> Infos:
         pairs: Infos = []

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.fields import Columns, Kind, where
 from shoal.layout import Layout
+from shoal.vector._warning import warn_caller
 
 
 def warn_if_outside(
@@ -28,10 +27,9 @@ def warn_if_outside(
         outside &= layout.counts(index, columns) & rows
         if outside.any():
             env = int(env_ids[outside.argmax()])
-            warnings.warn(
+            warn_caller(
                 f"{where(field.path, 'observation')} of env {env}, from {verb}(), is outside its space "
-                f"{field.space}. Values are passed on as they are.",
-                stacklevel=6,  # where the user called reset(), step() or recv()
+                f"{field.space}. Values are passed on as they are."
             )
             return True
     return False

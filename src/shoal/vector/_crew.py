@@ -42,7 +42,7 @@ from shoal.vector._launching import ONE_THREAD, open_channel
 from shoal.vector._mail import Deadline, Gone, Late, Mail, dumps_by_value, first_to_speak
 from shoal.vector._remote_errors import summary_of, unpack_error
 from shoal.vector._share import Share, World
-from shoal.vector._worker import FAILED
+from shoal.vector._worker import FAILED, REQUEST
 from shoal.vector.spaces import UnitFacts
 
 RESTART = 'use on_error="restart"'
@@ -128,7 +128,7 @@ class Crew:
 
         Args:
             shares: One for each.
-            memory: The memory, which is the pool's from now on.
+            memory: The memory, which is the crew's from now on.
             patience: How long this process waits in which way.
             cores: How many can be used.
             parent_steps: Whether this process steps a share itself.
@@ -148,6 +148,8 @@ class Crew:
         for worker, share in enumerate(shares):
             self._tell(worker, share, deadline, memory.descriptor)
         self._gather(range(self.num_workers), deadline)
+        for worker in range(self.num_workers):
+            self._tell(worker, None, deadline)
 
     def replace(self, worker: int, due: list[list[int | None]] | None = None) -> None:
         """Kill a worker and put a new one in its place, with new envs.
@@ -176,6 +178,7 @@ class Crew:
         assert self._memory is not None
         self._tell(worker, replace(self._shares[worker], due=due), deadline, self._memory.descriptor)
         self._gather([worker], deadline)
+        self._tell(worker, None, deadline)
         self.lost.discard(worker)
 
     def kill(self, worker: int, patience: float = CLOSING) -> None:
@@ -229,11 +232,11 @@ class Crew:
         """A message as workers can read it."""
         return self._channel.dumps(message)
 
-    def post(self, worker: int, request: bytes) -> None:
-        """Send a request to a worker that counts as lost until this is done.
-
-        Whether it got it shows when its answer is waited for.
-        """
+    def post(self, block: int, request: bytes) -> None:
+        """Call a block for a request. Whether its worker got it shows when the answer is waited for."""
+        worker = self.owners[block]
+        self.lost.add(worker)  # while the message is on its way
+        self.signals.post([block], REQUEST)
         try:
             self._mails[worker].post(request, Deadline(self._timeout))
         except Gone:
@@ -319,9 +322,14 @@ class Crew:
             self._ids[worker],
         )
 
+    @property
+    def restarts(self) -> bool:
+        """Whether who is lost is replaced by itself."""
+        return bool(self._shares) and self._shares[0].keeps
+
     def _advice(self, other: str) -> str:
         """What to do, unless there is no vec yet or it does so by itself."""
-        if not self._shares or self._shares[0].keeps:
+        if not self._shares or self.restarts:
             return ""
         return f" Call {self.reset_verb}() to start it anew, or {other}."
 

@@ -29,6 +29,7 @@ class Hand:
         copy: Whether observations are to be kept.
 
     Attributes:
+        agents: Rows of an env.
         blocks: That the rows are of, in the same order.
         env_ids: The env of each row.
         agent_ids: The agent of each row.
@@ -45,11 +46,20 @@ class Hand:
         self.observe = observer(observation, arena, flat=flat, copy=copy)
         self.transitions = Transitions(arena)
         self.actions = ActionWriter(action, arena, agents, flat=flat)
-        self._layout = observation
+        self.agents, self._observation, self._action = agents, observation, action
+        self._flat, self._copy = flat, copy
         self._columns = observation.columns(arena.observations, arena.observation_objects)
         self.blocks: list[int] = []
         self.env_ids, self.agent_ids = np.divmod(np.arange(len(arena)), agents)
         self.where: slice | NDArray[np.int64] = slice(None)
+
+    def like(self, arena: Arena) -> Hand:
+        """The same for other rows."""
+        return Hand(arena, self._observation, self._action, self.agents, flat=self._flat, copy=self._copy)
+
+    def allocate(self, num_rows: int) -> Arena:
+        """Rows like these, on the heap."""
+        return Arena.allocate(num_rows, self._observation, self._action)
 
     def hold(self, blocks: Sequence[int], env_ids: NDArray[np.int64]) -> None:
         """Be the rows of these blocks from now on."""
@@ -58,7 +68,7 @@ class Hand:
 
     def warn_if_outside(self, verb: str) -> bool:
         """Warn if an observation that a verb gave is outside its space; whether one is."""
-        return warn_if_outside(self._layout, self._columns, self.arena.mask, self.env_ids, verb)
+        return warn_if_outside(self._observation, self._columns, self.arena.mask, self.env_ids, verb)
 
     def batch(
         self,

@@ -12,7 +12,6 @@ from dataclasses import fields
 import numpy as np
 
 from shoal.buffers import Arena
-from shoal.layout import Layout
 from shoal.vector._hand import Hand
 from shoal.vector._share import Part
 
@@ -23,29 +22,12 @@ class Hands:
     """Makes hands.
 
     Args:
-        arena: All rows.
+        whole: All rows of the vec.
         parts: The blocks.
-        observation: Layout of the observations.
-        action: Layout of the actions.
-        agents: Rows of an env.
-        flat: Whether observations and actions are flat.
-        copy: Whether observations are to be kept.
     """
 
-    def __init__(
-        self,
-        arena: Arena,
-        parts: Sequence[Part],
-        observation: Layout,
-        action: Layout,
-        agents: int,
-        *,
-        flat: bool,
-        copy: bool,
-    ) -> None:
-        self._arena = arena
-        self._observation, self._action, self._agents = observation, action, agents
-        self._flat, self._copy = flat, copy
+    def __init__(self, whole: Hand, parts: Sequence[Part]) -> None:
+        self._whole, agents = whole, whole.agents
         self._rows = [np.arange(part.first_env * agents, part.last_env * agents) for part in parts]
         self.env_ids = [rows // agents for rows in self._rows]
         envs = sum(part.num_envs for part in parts)
@@ -64,7 +46,8 @@ class Hands:
                 if len(self._adjoining) == MOST_ADJOINING:
                     self._adjoining.clear()
                 start, stop = int(self._rows[first][0]), int(self._rows[last][-1]) + 1
-                hand = self._adjoining[first, last] = self._hand(self._arena.rows(start, stop), blocks)
+                hand = self._adjoining[first, last] = self._whole.like(self._whole.arena.rows(start, stop))
+                self._hold(hand, blocks)
                 hand.where = slice(start, stop)
             return hand
         rows = np.concatenate([self._rows[block] for block in blocks])
@@ -74,17 +57,13 @@ class Hands:
                 self._hold(hand, blocks)
                 break
         else:
-            hand = self._hand(Arena.allocate(len(rows), self._observation, self._action), blocks)
+            hand = self._whole.like(self._whole.allocate(len(rows)))
+            self._hold(hand, blocks)
         hand.where = rows
         for column in fields(Arena):
             if column.name not in ("actions", "observation_objects", "action_objects"):
-                whole = getattr(self._arena, column.name)
+                whole = getattr(self._whole.arena, column.name)
                 np.take(whole, rows, axis=0, out=getattr(hand.arena, column.name), mode="clip")
-        return hand
-
-    def _hand(self, arena: Arena, blocks: Sequence[int]) -> Hand:
-        hand = Hand(arena, self._observation, self._action, self._agents, flat=self._flat, copy=self._copy)
-        self._hold(hand, blocks)
         return hand
 
     def _hold(self, hand: Hand, blocks: Sequence[int]) -> None:
@@ -93,7 +72,7 @@ class Hands:
     def scatter(self, hand: Hand) -> None:
         """Put the actions of a hand where its envs read them."""
         if not isinstance(hand.where, slice):
-            self._arena.actions[hand.where] = hand.arena.actions
+            self._whole.arena.actions[hand.where] = hand.arena.actions
 
     def release(self, hand: Hand) -> None:
         """Its rows have been sent, so that its views are not valid any more."""

@@ -5,7 +5,7 @@ Guarantees
   - Whatever is interrupted (Ctrl-C may come between any two lines here), nothing is mixed up afterwards: a
     worker counts as lost while a message to or from it is on its way.
   - A worker that is lost takes no part until it is replaced. After a failure others may still be at work;
-    `settle` waits for them and replaces the lost.
+    `finish_calls` waits for them.
 
 The worker's side is `_worker.py`; the processes themselves are `_crew.py`'s.
 """
@@ -21,7 +21,7 @@ from shoal.errors import Closed, EnvError, ResetNeeded, WorkerDied, WorkerError,
 from shoal.vector._crew import CLOSING, GRACE, Crew
 from shoal.vector._mail import Deadline, Gone, Late
 from shoal.vector._remote_errors import summary_of, unpack_error
-from shoal.vector._worker import FAILED, REQUEST, STEP
+from shoal.vector._worker import FAILED, STEP
 
 ALL_PLAIN, ALL_ANSWERED, MESSAGES, NEWS, TIMED_OUT = range(5)  # what a wait may come to: signals.hpp
 
@@ -85,11 +85,8 @@ class Pool:
         if len(request) > LARGE:  # while it sends something large itself, it would not read this
             due = self.signals.due(worker)
             self.wait(partial(self.signals.wait_for, due), for_all=True, whose=due)
-        if self.refuses(worker):
-            return
-        self._crew.lost.add(worker)
-        self.signals.post([block], REQUEST)
-        self._crew.post(worker, request)
+        if not self.refuses(worker):
+            self._crew.post(block, request)
 
     def refuses(self, worker: int) -> bool:
         """Whether a worker is lost: then it is not called, and that is its failure."""
@@ -120,7 +117,7 @@ class Pool:
             ResetNeeded: If one is lost.
         """
         requests = self.requests(verb, [(own,) for own in arguments])
-        self._finish_calls()
+        self.finish_calls()
         self.refuse_if_lost()
         desks = [blocks[0] for blocks in self._crew.blocks]  # a worker is asked at its first block
         said = {block: self.heard.pop(block) for block in desks if block in self.heard}
@@ -141,7 +138,8 @@ class Pool:
             ResetNeeded: If somebody is not.
         """
         if self._crew.lost:
-            raise ResetNeeded(f"a worker is lost: call {self._crew.reset_verb}() to start it anew")
+            other = ", or go on: who is lost is replaced then" if self._crew.restarts else ""
+            raise ResetNeeded(f"a worker is lost: call {self._crew.reset_verb}() to start it anew{other}")
 
     def wait(
         self,
@@ -245,7 +243,10 @@ class Pool:
             if outcome == UNREADABLE:
                 self._fail(worker, said)
             elif outcome == FAILED:
-                self._fail(worker, unpack_error(said))
+                failure, ends = said
+                self._fail(worker, unpack_error(failure))
+                if ends:
+                    self._crew.lost.add(worker)
             else:
                 self.heard[block] = said
 
@@ -255,23 +256,12 @@ class Pool:
         for block in blocks:
             self.heard.pop(block, None)
 
-    def settle(self, due: Callable[[int], list[list[int | None]]] | None = None) -> list[BaseException]:
-        """Wait for whoever is still at work, drop what they say, and replace those who are lost.
-
-        Args:
-            due: The seeds for the envs of one that is replaced.
+    def finish_calls(self) -> list[BaseException]:
+        """Wait for whoever is still at work.
 
         Returns:
-            What went wrong in what was dropped.
+            What went wrong in it.
         """
-        self._crew.notice_deaths()
-        failures = self._finish_calls()
-        self.drop(range(len(self._crew.owners)))
-        for worker in sorted(self._crew.lost):
-            self._crew.replace(worker, None if due is None else due(worker))
-        return failures
-
-    def _finish_calls(self) -> list[BaseException]:
         # Whoever was waited for when Ctrl-C came may well hang.
         timeout = GRACE if self.interruption.happened else self._timeout
         self.wait(for_all=True, timeout=timeout)

@@ -8,8 +8,6 @@ DISABLED    they wait for the caller's reset
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -26,6 +24,7 @@ from shoal.vector._crew import Crew
 from shoal.vector._pool import Pool
 from shoal.vector._remote_errors import summary_of
 from shoal.vector._share import Part, Share
+from shoal.vector._warning import warn_caller
 
 STRIKES = 3  # failures without a good step in between, after which a worker is given up
 
@@ -55,10 +54,10 @@ class Restarts:
         self._options: dict[int, dict[str, Any] | None] = {}  # of the reset under way, by block
         self._restarted = [0] * len(shares)  # of each worker
         self._strikes = [0] * len(shares)
-        self._owners = {part.number: share.worker for share in shares for part in share.parts}
         self._parts = {part.number: part for share in shares for part in share.parts}
-        self._calls = [0] * len(shares)  # to tell a failure in a row from one after a good step
-        self._failed_at = [-math.inf] * len(shares)
+        # To tell a failure in a row from one after a good step: calls of each block, now and at the last one.
+        self._calls = dict.fromkeys(self._parts, 0)
+        self._calls_then: dict[int, int] = {}
         self.count = 0
         self.bereft: set[int] = set()
         self._severed: set[int] = set()  # bereft ones that have been sent, and kept
@@ -72,11 +71,9 @@ class Restarts:
     ) -> None:
         """These blocks are about to be called: for a step, or for this reset."""
         for block in blocks:
-            self._calls[self._owners[block]] += 1
+            self._calls[block] += 1
             self._options[block] = options
         if chosen is not None and chosen.all():  # a new beginning for everybody
-            self._strikes = [0] * len(self._shares)
-            self._failed_at = [-math.inf] * len(self._shares)
             self.bereft.clear()
             self._severed.clear()
         for env in [] if chosen is None else np.flatnonzero(chosen).tolist():
@@ -120,7 +117,7 @@ class Restarts:
 
     def sever(self, block: int) -> None:
         """A bereft block is sent: `cut_off` is to make its rows, as they are now, say what happened."""
-        arena, kept = self._rows(self._shares[self._owners[block]], self._parts[block])
+        arena, kept = self._rows(self._shares[self._crew.owners[block]], self._parts[block])
         kept.copy_from(arena)
         self.bereft.discard(block)
         self._severed.add(block)
@@ -132,7 +129,7 @@ class Restarts:
         Raises:
             Exception: If its worker fails meanwhile. `mend` then does the same.
         """
-        infos = self._report(self._shares[self._owners[block]], self._parts[block], "step")
+        infos = self._report(self._shares[self._crew.owners[block]], self._parts[block], "step")
         self._severed.discard(block)
         return infos
 
@@ -152,8 +149,9 @@ class Restarts:
         arena, kept = self._rows(share, part)
         kept.episode_returns[kept.starts], kept.episode_lengths[kept.starts] = 0.0, 0  # of the episode before
         arena.copy_from(kept)
-        # Who was in an episode: who acted, and who waited for others; not who had just ended or been reset.
-        cut = kept.mask | ~(kept.resets | kept.terminations | kept.truncations)
+        # Whoever acts, and whoever waits for them in the same episode.
+        alive = np.repeat(kept.mask.reshape(-1, share.agents).any(1), share.agents)
+        cut = kept.mask | (alive & ~kept.starts)
         if share.mode is AutoresetMode.SAME_STEP:
             infos += [(row, self._final(kept, row, share.flat)) for row in np.flatnonzero(cut).tolist()]
             infos += self._reset(part)
@@ -173,22 +171,26 @@ class Restarts:
         return self._derived_seeds(self._shares[worker])
 
     def _judge(self, worker: int, error: BaseException) -> None:
+        share, block = self._shares[worker], self._culprit(worker)
         # Where a call resets before the next one can step, that one lies between two failures in a row.
-        share = self._shares[worker]
-        between = (1 if share.mode is AutoresetMode.SAME_STEP else 2) * len(share.parts)
-        in_a_row = self._calls[worker] - self._failed_at[worker] <= between
+        between = 1 if share.mode is AutoresetMode.SAME_STEP else 2
+        in_a_row = block in self._calls_then and self._calls[block] - self._calls_then[block] <= between
         self._strikes[worker] = self._strikes[worker] + 1 if in_a_row else 1
-        self._failed_at[worker] = self._calls[worker]
+        self._calls_then.update((part.number, self._calls[part.number]) for part in share.parts)
         if self._strikes[worker] > STRIKES:
+            self._strikes[worker] = 0  # what comes then is the caller's decision
             raise error
         self.count += 1
         self._restarted[worker] += 1
         cause = "" if error.__cause__ is None else f"\n{error.__cause__}"
-        warnings.warn(
-            f"worker {worker} is restarted (number {self.count}): {summary_of(error)}{cause}",
-            RestartWarning,
-            stacklevel=8,  # where the user called step(), recv() or reset()
-        )
+        text = f"worker {worker} is restarted (number {self.count}): {summary_of(error)}{cause}"
+        warn_caller(text, RestartWarning)
+
+    def _culprit(self, worker: int) -> int:
+        """The block in which a worker failed, as far as one can tell."""
+        env = self._pool.signals.last_env(worker)
+        parts = self._shares[worker].parts
+        return next((part.number for part in parts if part.first_env <= env < part.last_env), parts[0].number)
 
     def _derived_seeds(self, share: Share) -> list[list[int | None]]:
         return [
@@ -209,7 +211,7 @@ class Restarts:
         self._pool.ask(part.number, request)
         goal = partial(self._pool.signals.wait_for, [part.number])
         self._pool.wait(goal, for_all=True, whose=[part.number])
-        failure = self._pool.failures.pop(self._owners[part.number], None)  # others have their turn
+        failure = self._pool.failures.pop(self._crew.owners[part.number], None)  # others have their turn
         if failure is not None:
             raise failure
         infos: Infos = self._pool.heard[part.number]

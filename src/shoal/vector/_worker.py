@@ -20,6 +20,7 @@ import pickle
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -41,6 +42,9 @@ from shoal.vector.spaces import UnitFacts
 
 STEP, REQUEST = 0, 1  # verbs of a call: a request comes with a message
 PLAIN, MESSAGE, FAILED = 0, 1, 2  # outcomes: the last two are followed by one
+# If they fail in a worker that is then replaced, it does nothing more: else what it had begun by the time the
+# parent heard of it would be a matter of luck.
+ENDING = ("infos", "reset")
 
 FOREVER = Deadline(None)
 
@@ -90,6 +94,7 @@ class _Worker:
                 self._mail.send((FAILED, pack_error(error)), FOREVER)
                 raise Gone from None
             self._mail.send((PLAIN, None), FOREVER)
+            self._mail.receive(FOREVER)  # the others are ready too
         except Gone:  # the vec has come to nothing
             close_all(units)
             return
@@ -102,6 +107,8 @@ class _Worker:
             if world.show_crashes:
                 faulthandler.enable()
             world.enter()
+            # The parent's registrations, once more when an env's package is imported.
+            warnings.filterwarnings("ignore", ".*Overriding environment")
         creators = self._creators[number] if self._creators is not None else pickle.loads(pickled)
         units = build_envs(creators, numbers)
         _one_thread()
@@ -127,13 +134,14 @@ class _Worker:
             old = None if kept is None else share.rows_of(part, kept)
             due = None if share.due is None else share.due[number]
             self._blocks.append(_ServedBlock(block, rows, old, due, share.mode, self._signals))
-        self._serving = True
+        self._serving, self._keeps = True, share.keeps
 
     def _serve(self) -> None:
         steps = [block.step for block in self._blocks]
         while self._serving:
+            verb, ends = "infos", False
             try:
-                said, verb = self._signals.serve(steps), "infos"
+                said = self._signals.serve(steps)
                 if isinstance(said, int):
                     verb, *arguments = pickle.loads(self._mail.receive(FOREVER)[0])
                     said = self._answer_to(verb, *arguments)
@@ -142,9 +150,12 @@ class _Worker:
             except Gone:
                 raise
             except BaseException as error:
-                outcome, message = FAILED, dumps(pack_error(error))
+                ends = self._keeps and verb in ENDING
+                outcome, message = FAILED, dumps((pack_error(error), ends))
             self._signals.answer(outcome)
             self._mail.post(message, FOREVER)
+            if outcome == FAILED and ends:
+                self._mail.receive(FOREVER)  # until it is killed
 
     def _answer_to(self, verb: str, *arguments: Any) -> Any:
         if verb == "reset":
@@ -180,16 +191,10 @@ class _ServedBlock:
     ) -> None:
         self.block, self._arena, self._kept, self._due, self._signals = block, arena, kept, due, signals
         self._resets_at_first_step = due is not None and mode is AutoresetMode.NEXT_STEP
-        self._agents = 0 if due is None else len(arena) // len(due)
-        self._waits = np.zeros(0 if due is None else len(due), np.bool_)  # for the caller's first reset
-        self._unseen = arena.observations[:0]  # where they are meanwhile; their rows show those before them
-        if due is not None and mode is AutoresetMode.DISABLED:
-            # Vector envs among them can be reset in parts only after a whole reset.
-            before = arena.state()
-            block.reset(~self._waits, due, None)
-            self._unseen = arena.observations.copy()
-            arena.load(before)
-            self._waits[:] = True
+        # Under DISABLED: who waits for the caller's first reset; where they are meanwhile, once any is reset.
+        waits = due is not None and mode is AutoresetMode.DISABLED
+        self._waits = np.full(len(due or ()), waits, np.bool_)
+        self._unseen: NDArray[np.uint8] | None = None
 
     @property
     def step(self) -> Callable[[], Infos]:
@@ -213,14 +218,21 @@ class _ServedBlock:
                 self._resets_at_first_step = False
             seeds = [due if seed is None else seed for due, seed in zip(self._due, seeds, strict=True)]
             self._due = [None if reset else due for due, reset in zip(self._due, chosen, strict=True)]
-        if not self._waits.any():
+        if chosen.all() or not self._waits.any():
+            self._waits[:] = False
             return self.block.reset(chosen, seeds, options)
         shown = self._arena.observations.copy()
-        waited = np.repeat(self._waits, self._agents)
+        agents = len(shown) // len(chosen)
+        if self._unseen is None:  # a vector env can be reset in parts only after a whole reset
+            kept = self._arena.mask.copy()
+            self.block.reset(np.ones_like(chosen), seeds, None)
+            self._unseen = self._arena.observations.copy()
+            self._arena.mask[:] = kept
+        waited = np.repeat(self._waits, agents)
         self._arena.observations[waited] = self._unseen[waited]
         infos = self.block.reset(chosen, seeds, options)
         self._waits &= ~chosen
-        waiting = np.repeat(self._waits, self._agents)
+        waiting = np.repeat(self._waits, agents)
         self._arena.observations[waiting] = shown[waiting]
         self._arena.mask[waiting] = False
         return infos

@@ -6,7 +6,8 @@
 This file is the parent's side of that path: the verbs, their order, what they accept and what they return.
 A backend decides only where the envs run: by `_begin_reset`, `_begin_step` and `_finish` (which is not called
 where the infos were there at once), and by the calls that reach into the envs (`_call`, `_set_attr`,
-`_render`, `_freeze`, `_thaw`, `_shut`). `_begin_reset` and `_thaw` drop what is still under way.
+`_render`, `_freeze`, `_thaw`, `_shut`). `_begin_reset` and `_thaw` drop what is still under way; the former
+may have to reset more envs than it was told, and then adds them to `chosen`.
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         action_layout: The plan behind the actions.
         autoreset_mode: When a finished env is reset.
         metadata: Of the first env, with ``autoreset_mode``.
+        env_name: By which `shoal.make` was asked for the envs, if by one.
     """
+
+    env_name = ""
 
     def __init__(
         self,
@@ -118,7 +122,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         # Verbs whose first observations are still to be checked. Different spaces have different bounds.
         self._unchecked = {"reset", "step"} if options.observation_mode == "same" else set()
         self._never_reset = np.ones(self._total_envs, np.bool_)
-        self._clock = EpisodeClock(self.num_rows) if options.episode_stats else None
+        self._clock = EpisodeClock(self.num_rows, self.agents_per_env) if options.episode_stats else None
         self._arrived: Infos | None = None  # what was begun and is there already
         if (seed := options.seed) is not None:
             if not isinstance(seed, (int, np.integer)):
@@ -130,6 +134,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
     # -- what a backend provides -----------------------------------------------------------------------
 
     _begin_step: Callable[[], Infos | None]
+    _reset_verb = "reset"  # by which everything begins anew
     _failed_before = (
         "the last call was interrupted, or an env raised in it, so the rows are not of one moment: "
         "call reset() first"
@@ -482,10 +487,9 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         alive = mask.reshape(-1, self.agents_per_env).any(1)
         if not alive.all():
             finished = env_ids[:: self.agents_per_env][~alive].tolist()
-            verb = "async_reset" if "async_reset" in self._failed_before else "reset"
             raise EpisodeOver(
-                f"envs {finished} have finished and autoreset is DISABLED: reset "
-                f'them first, by {verb}(options={{"reset_mask": mask}}) with their entries of mask set. '
+                f"envs {finished} have finished and autoreset is DISABLED: reset them first, by "
+                f'{self._reset_verb}(options={{"reset_mask": mask}}) with their entries of mask set. '
                 "No env has moved."
             )
 
@@ -507,6 +511,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
 
     def __repr__(self) -> str:
         """Backend, env and counts."""
-        name = "" if self.spec is None else f"{self.spec.id}, "
+        known = self.env_name or ("" if self.spec is None else self.spec.id)
+        name = f"{known}, " if known else ""
         agents = "" if self.agents_per_env == 1 else f", agents_per_env={self.agents_per_env}"
         return f"{type(self).__name__}({name}num_envs={self.num_envs}{agents})"

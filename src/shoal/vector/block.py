@@ -73,7 +73,7 @@ def agents_of(unit: Unit) -> int:
 
 
 @dataclass
-class _Crew:
+class _Group:
     """Neighbouring units that one stepper drives."""
 
     units: list[Unit]
@@ -96,24 +96,24 @@ class Block:
 
     def __init__(self, units: Sequence[Unit], run: Run) -> None:
         self._agents = agents_of(units[0])
-        self._crews: list[_Crew] = []
+        self._groups: list[_Group] = []
         first = 0
         for stepper, members in _grouped(units):
             last = first + sum(unit.num_envs for unit in members)
             driver = stepper(members, run.part(first, last, self._agents))
-            self._crews.append(_Crew(members, driver, slice(first, last)))
+            self._groups.append(_Group(members, driver, slice(first, last)))
             first = last
         self._bind()
 
     def _bind(self) -> None:
-        # With one crew, as nearly always, without a call in between.
-        one = len(self._crews) == 1
-        self.step = self._crews[0].stepper.step if one else self._step_crews
+        # With one group, as nearly always, without a call in between.
+        one = len(self._groups) == 1
+        self.step = self._groups[0].stepper.step if one else self._step_groups
 
     @property
     def units(self) -> list[Unit]:
         """All units, in order."""
-        return [unit for crew in self._crews for unit in crew.units]
+        return [unit for group in self._groups for unit in group.units]
 
     def reset(
         self,
@@ -122,16 +122,18 @@ class Block:
         options: dict[str, Any] | None,
     ) -> Infos:
         """Reset the chosen envs; infos come with rows counted from the block's first."""
-        return self._collect(lambda crew: crew.stepper.reset(chosen[crew.envs], seeds[crew.envs], options))
+        return self._collect(
+            lambda group: group.stepper.reset(chosen[group.envs], seeds[group.envs], options)
+        )
 
-    def _step_crews(self) -> Infos:
-        return self._collect(lambda crew: crew.stepper.step())
+    def _step_groups(self) -> Infos:
+        return self._collect(lambda group: group.stepper.step())
 
-    def _collect(self, verb: Callable[[_Crew], Infos]) -> Infos:
+    def _collect(self, verb: Callable[[_Group], Infos]) -> Infos:
         infos: Infos = []
-        for crew in self._crews:
-            first = crew.envs.start * self._agents
-            infos += [(first + row, info) for row, info in verb(crew)]
+        for group in self._groups:
+            first = group.envs.start * self._agents
+            infos += [(first + row, info) for row, info in verb(group)]
         return infos
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -174,7 +176,7 @@ class Block:
 
     def snapshot(self) -> list[Any]:
         """Everything but the arena's rows, pickled."""
-        return [([_freeze(u) for u in crew.units], crew.stepper.state()) for crew in self._crews]
+        return [([_freeze(u) for u in group.units], group.stepper.state()) for group in self._groups]
 
     def restore(self, state: list[Any]) -> None:
         """Continue from a snapshot of a block of the same shape.
@@ -182,18 +184,18 @@ class Block:
         Raises:
             SnapshotError: If the blocks differ.
         """
-        ours, theirs = [len(crew.units) for crew in self._crews], [len(units) for units, _ in state]
+        ours, theirs = [len(group.units) for group in self._groups], [len(units) for units, _ in state]
         if ours != theirs:
             raise SnapshotError(f"the snapshot has runs of {theirs} envs, this vec of {ours}")
         # All are made before any is put in place: a failure here leaves this block as it was.
         thawed = [[_thaw(each) for each in frozen] for frozen, _ in state]
-        for crew, made, (frozen, stepper) in zip(self._crews, thawed, state, strict=True):
-            old, crew.units = crew.units, [new or unit for new, unit in zip(made, crew.units, strict=True)]
-            for unit, new, each in zip(crew.units, made, frozen, strict=True):
+        for group, made, (frozen, stepper) in zip(self._groups, thawed, state, strict=True):
+            old, group.units = group.units, [new or unit for new, unit in zip(made, group.units, strict=True)]
+            for unit, new, each in zip(group.units, made, frozen, strict=True):
                 if new is None:
                     unit.restore(each)  # type: ignore[union-attr]
-            crew.stepper.load(stepper, crew.units)
-            close_all([unit for unit in old if unit not in crew.units])
+            group.stepper.load(stepper, group.units)
+            close_all([unit for unit in old if unit not in group.units])
         self._bind()
 
 

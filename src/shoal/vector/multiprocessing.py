@@ -7,7 +7,6 @@ import math
 import os
 import sys
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -26,6 +25,7 @@ from shoal.vector._cores import patience_with, usable_cores
 from shoal.vector._launching import check_start_method
 from shoal.vector._plan import Plan
 from shoal.vector._remote_errors import summary_of
+from shoal.vector._warning import warn_caller
 from shoal.vector.arguments import Options, autoreset
 from shoal.vector.base import VectorEnv
 from shoal.vector.block import Block, agents_of, build_envs, close_all
@@ -97,6 +97,11 @@ class Multiprocessing(VectorEnv):
             return cast(Self, object.__new__(AsyncMultiprocessing))
         return super().__new__(cls)
 
+    @staticmethod
+    def is_available() -> bool:
+        """Whether there is what it needs: Linux, and the compiled core."""
+        return sys.platform == "linux" and _core.NAME == "native"
+
     def __init__(
         self,
         env: Callable[[], Any] | Sequence[Callable[[], Any]],
@@ -122,7 +127,7 @@ class Multiprocessing(VectorEnv):
     ) -> None:
         if sys.platform != "linux":
             raise CoreNeeded("Multiprocessing needs Linux. Use shoal.Serial.")
-        if _core.NAME != "native":
+        if not self.is_available():
             raise CoreNeeded(
                 "Multiprocessing needs the compiled core, which this installation does not have or "
                 "SHOAL_CORE has switched off. Install with a C++ compiler at hand, or use shoal.Serial."
@@ -183,8 +188,9 @@ class Multiprocessing(VectorEnv):
             keeps=restarts,
         )
         memory = SharedMemory(shares[0].nbytes())
+        undo.callback(memory.close)
         arena = shares[0].arena(memory.block)
-        arena.clear()
+        arena.begin()
         self._crew.assign(shares, memory, own_patience, cores, parent_steps=self.parent_steps)
         self._signals, self._shares = self._crew.signals, shares
         self._pool = Pool(self._crew, self._timeout)
@@ -229,19 +235,19 @@ class Multiprocessing(VectorEnv):
         options: dict[str, Any] | None,
     ) -> None:
         self._check_owner()
-        self._crew.notice_deaths()
-        if self._restarts is not None:
+        blocks = range(len(self._parts))
+        requests = self._reset_requests(blocks, chosen, seeds, options)
+        self._drop_what_is_under_way("reset")
+        if self._crew.lost and not chosen.all():
+            if self._restarts is None:
+                raise self._crew.loss(min(self._crew.lost))
             for worker in self._crew.lost:  # who takes its place begins with all its envs
                 for part in self._shares[worker].parts:
                     chosen[part.envs] = True
-        requests = self._pool.requests(
-            "reset", [(chosen[part.envs], list(seeds[part.envs]), options) for part in self._parts]
-        )
+            requests = self._reset_requests(blocks, chosen, seeds, options)
         if self._restarts is not None:
-            self._restarts.begin(range(len(self._parts)), chosen, seeds, options)
-        elif self._crew.lost and not chosen.all():
-            raise self._crew.loss(min(self._crew.lost))
-        self._drop_what_is_under_way()
+            self._restarts.begin(blocks, chosen, seeds, options)
+        self._replace_the_lost()
         for block, request in enumerate(requests):
             self._pool.ask(block, request)
         if self._own is not None:
@@ -249,13 +255,29 @@ class Multiprocessing(VectorEnv):
             self._own_infos = self._own.reset(chosen[:first], seeds[:first], options)
         self._unheard = True
 
-    def _drop_what_is_under_way(self) -> None:
+    def _reset_requests(
+        self,
+        blocks: Sequence[int],
+        chosen: NDArray[np.bool_],
+        seeds: Sequence[int | None],
+        options: dict[str, Any] | None,
+    ) -> list[bytes]:
+        envs = [self._parts[block].envs for block in blocks]
+        return self._pool.requests("reset", [(chosen[own], list(seeds[own]), options) for own in envs])
+
+    def _drop_what_is_under_way(self, verb: str) -> None:
         unheard, self._unheard = self._unheard, False
-        restarts = self._restarts
-        dropped = self._pool.settle(None if restarts is None else restarts.seeds_for_another)
+        self._crew.notice_deaths()
+        dropped = self._pool.finish_calls()
+        self._pool.drop(range(len(self._parts)))
         if unheard:  # else it has been told, or interrupted
             for error in dropped:
-                warnings.warn(f"dropped by reset(): {summary_of(error)}", stacklevel=7)
+                warn_caller(f"dropped by {verb}(): {summary_of(error)}")
+
+    def _replace_the_lost(self) -> None:
+        for worker in sorted(self._crew.lost):
+            due = None if self._restarts is None else self._restarts.seeds_for_another(worker)
+            self._crew.replace(worker, due)
 
     def _finish(self) -> Infos:
         self._check_owner()
@@ -328,7 +350,8 @@ class Multiprocessing(VectorEnv):
 
     def _thaw(self, state: Any) -> None:
         self._check_owner()
-        self._pool.settle()
+        self._drop_what_is_under_way("restore")
+        self._replace_the_lost()
         first = [0] * bool(self.parent_steps) + [part.first_env for part in self._parts]
         by_start = dict(zip(first, state, strict=True))
         self._ask_all("restore", lambda envs: (by_start[envs.start],))

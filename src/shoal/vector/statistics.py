@@ -87,7 +87,8 @@ class EpisodeClock:
     The form is that of Gymnasium's RecordEpisodeStatistics; return and length come from the arena.
     """
 
-    def __init__(self, num_rows: int) -> None:
+    def __init__(self, num_rows: int, agents: int) -> None:
+        self._agents = agents
         self._begun = np.full(num_rows, time.perf_counter())
 
     def restart(self, rows: NDArray[np.bool_]) -> None:
@@ -116,7 +117,9 @@ class EpisodeClock:
         """
         now = time.perf_counter()
         begun = self._begun[where]
-        begun[arena.resets & arena.starts] = now
+        # An env whose agents all carry no transition has been reset; one that waits for others has not.
+        reset = np.repeat(arena.resets.reshape(-1, self._agents).all(1), self._agents)
+        begun[reset & arena.starts] = now
         if episodes:
             if "episode" in infos:
                 raise ArgumentError(

@@ -1,0 +1,67 @@
+"""The command line: ``shoal``, or ``python -m shoal``.
+
+One file per command. A command is a dataclass, its fields are the options, and ``run()`` returns the exit
+code: 0, 1 if there was nothing to show, 2 for a mistake in what was asked for, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from shoal.errors import ShoalError
+
+ABOUT = """Run many reinforcement-learning envs as one.
+
+Example: shoal bench CartPole-v1
+
+`shoal --version` says which version this is."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        args: What follows ``shoal``; by default what this process was started with.
+
+    Returns:
+        The exit code.
+    """
+    given = list(sys.argv[1:] if args is None else args)
+    try:
+        code = _run(given)
+        sys.stdout.flush()  # now, while somebody can tell that the reader has gone
+    except ShoalError as error:
+        print(f"shoal: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("shoal: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read has gone; Python would try once more when it ends, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def _run(args: list[str]) -> int:
+    if args == ["--version"]:
+        import shoal
+
+        print(f"shoal {shoal.__version__}")
+        return 0
+    try:
+        import rich  # noqa: F401
+        import tyro
+    except ModuleNotFoundError:
+        print('shoal: the command line needs packages: pip install "shoal[cli]"', file=sys.stderr)
+        return 1
+    from shoal.cli.bench import Bench
+    from shoal.cli.envs import Envs
+
+    commands: dict[str, Callable[..., Envs | Bench]] = {"envs": Envs, "bench": Bench}
+    command: Envs | Bench = tyro.extras.subcommand_cli_from_dict(
+        commands, prog="shoal", description=ABOUT, args=args or ["--help"]
+    )
+    return command.run()

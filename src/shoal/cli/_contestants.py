@@ -1,0 +1,196 @@
+"""Who takes part in `shoal bench`: how each of them is made, and ended."""
+
+from __future__ import annotations
+
+import multiprocessing
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, iterate
+
+import shoal
+from shoal.cli._turns import AgentsLoop, BareLoop, Loop, Unfit, VectorLoop, why
+from shoal.emulation import SingleEnv, adopt
+from shoal.errors import ArgumentError, ShoalError
+from shoal.registry import Source, find
+from shoal.vector.block import Unit, agents_of
+
+BARE, SERIAL, PROCESSES = "bare loop", "shoal.Serial", "shoal.Multiprocessing"
+SYNC, ASYNC = "gymnasium Sync", "gymnasium Async"
+DIRECT, MADE = "direct use", "shoal.make"
+
+NUM_ACTIONS = 16384  # about so many are drawn; more would not be more random
+
+
+@dataclass(frozen=True)
+class Task:
+    """What everybody is to do.
+
+    Attributes:
+        name: Of the env.
+        num_envs: How many.
+        num_workers: Of `shoal.Multiprocessing`.
+        kwargs: Arguments for the env.
+        source: What makes it.
+        first: What it made first, not reset yet: for the first contestant, and closed after all the others.
+        seconds: That this took.
+        action_space: Of all rows.
+        batches: Actions for all rows, the same for everybody.
+    """
+
+    name: str
+    num_envs: int
+    num_workers: int | None
+    kwargs: Mapping[str, Any]
+    source: Source
+    first: Unit
+    seconds: float
+    action_space: gymnasium.Space[Any]
+    batches: list[Any]
+
+    @property
+    def creators(self) -> list[Callable[[], Any]]:
+        """One for each env."""
+        return [partial(self.source.create, **self.kwargs)] * self.num_envs
+
+    def contestants(self) -> dict[str, Callable[[Task], Loop]]:
+        """How to make each, in the order of the table. The first one has `first`."""
+        if self.source.steps_many:
+            return {DIRECT: direct, MADE: made}
+        return {
+            BARE: bare,
+            SERIAL: serial,
+            PROCESSES: processes,
+            SYNC: gymnasium_sync,
+            ASYNC: gymnasium_async,
+        }
+
+
+def set_task(name: str, num_envs: int, num_workers: int | None, kwargs: Mapping[str, Any]) -> Task:
+    """Find the env, make a first one, and draw actions for all.
+
+    Raises:
+        ArgumentError: If it cannot be found or made.
+    """
+    try:
+        source = find(name)
+        begun = perf_counter()
+        if source.steps_many:
+            first = source.create(num_envs=num_envs, autoreset_mode=AutoresetMode.NEXT_STEP, **kwargs)
+        else:
+            first = adopt(source.create(**kwargs))
+        seconds = perf_counter() - begun
+    except ShoalError:
+        raise
+    except Exception as error:
+        raise ArgumentError(f"env: {name} cannot be made: {why(error)} ({_place(error)})") from error
+    several = isinstance(first, gymnasium.vector.VectorEnv)
+    single = first.single_action_space if several else first.action_space
+    rows = num_envs if source.steps_many else num_envs * first.num_envs * agents_of(first)
+    space = batch_space(single, rows)
+    space.seed(0)
+    batches = [space.sample() for _ in range(max(4, min(64, NUM_ACTIONS // rows)))]
+    return Task(name, num_envs, num_workers, kwargs, source, first, seconds, space, batches)
+
+
+def _place(error: Exception) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"line {frame.lineno} of {frame.filename}"
+
+
+def bare(task: Task) -> Loop:
+    """One env, one process, no vector env."""
+    unit = task.first
+    if not isinstance(unit, SingleEnv):
+        several = isinstance(unit, gymnasium.vector.VectorEnv)
+        raise Unfit("is a vector env already" if several else "a shoal.Env steps only inside a vec")
+    unit.reset(0, None)
+    return BareLoop(unit.env, [list(iterate(task.action_space, batch)) for batch in task.batches])
+
+
+def serial(task: Task) -> Loop:
+    """All envs in this process."""
+    return _ours(task, backend="serial")
+
+
+def processes(task: Task) -> Loop:
+    """Envs in worker processes."""
+    if not shoal.Multiprocessing.is_available():
+        raise Unfit("needs Linux and the compiled core")
+    return _ours(task, backend="multiprocessing", num_workers=task.num_workers)
+
+
+def made(task: Task) -> Loop:
+    """An engine behind our contract."""
+    return _ours(task, num_workers=task.num_workers)
+
+
+def _ours(task: Task, **options: Any) -> Loop:
+    vec = shoal.make(task.name, task.num_envs, env_kwargs=task.kwargs, copy=False, **options)
+    _begin(vec)
+    return (VectorLoop if vec.agents_per_env == 1 else AgentsLoop)(vec, task.batches)
+
+
+def direct(task: Task) -> Loop:
+    """An engine as it comes."""
+    vec: Any = task.first
+    vec.reset(seed=0)
+    return VectorLoop(vec, task.batches, end=lambda: None)
+
+
+def _begin(vec: Any) -> None:
+    try:
+        vec.reset(seed=0)
+    except BaseException:
+        vec.close()
+        raise
+
+
+def gymnasium_sync(task: Task) -> Loop:
+    """Gymnasium's, in this process."""
+    _refuse_others_than_envs(task)
+    vec = gymnasium.vector.SyncVectorEnv(task.creators, copy=False)
+    _begin(vec)
+    return VectorLoop(vec, task.batches)
+
+
+def gymnasium_async(task: Task) -> Loop:
+    """Gymnasium's, with a process for each env."""
+    _refuse_others_than_envs(task)
+    before = set(multiprocessing.active_children())
+    try:
+        vec = gymnasium.vector.AsyncVectorEnv(task.creators, copy=False, daemon=True)
+        vec.reset(seed=0)
+    except BaseException:
+        _kill(before)
+        raise
+
+    def end() -> None:
+        try:
+            vec.close(terminate=True)
+        except Exception:
+            vec.closed = True  # else it would try the same again when it is forgotten
+        finally:
+            _kill(before)
+
+    return VectorLoop(vec, task.batches, end)
+
+
+def _refuse_others_than_envs(task: Task) -> None:
+    if not isinstance(task.first, SingleEnv):
+        raise Unfit("runs Gymnasium's envs only")
+
+
+def _kill(before: set[Any]) -> None:
+    """End all processes of `multiprocessing` that were not there before."""
+    since = set(multiprocessing.active_children()) - before
+    for process in since:
+        process.kill()
+    for process in since:
+        process.join()

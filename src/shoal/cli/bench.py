@@ -1,0 +1,233 @@
+"""`shoal bench`: how fast an env steps, alone and in vector envs."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+from tyro.conf import Positional, arg
+
+from shoal import _core
+from shoal.cli import _turns
+from shoal.cli._contestants import BARE, DIRECT, PROCESSES, SYNC, Task, set_task
+from shoal.cli._terminal import Display, Interrupts, quiet
+from shoal.cli._turns import SLICE_SECONDS, Loop, Outcome, Timed, end, take_turns, time_limit, why
+from shoal.errors import ArgumentError
+from shoal.vector._cores import usable_cores
+from shoal.vector.block import agents_of
+
+# What others are compared with, and the head of that column.
+REFERENCES = {BARE: "of bare", SYNC: "of Sync", DIRECT: "of direct"}
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Gymnasium's warnings are yellow
+LOGGED = "ERROR: "  # Gymnasium warns of an error too before it raises it
+MOST_NOTES = 3
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Measure how fast an env steps: in a bare loop, in Shoal's vector envs and in Gymnasium's.
+
+    All take turns in slices of 80 ms with the same random actions, because a machine changes its speed from
+    one second to the next. What the env prints meanwhile is not shown.
+
+    Example: shoal bench FrozenLake-v1 --num-envs 16 --env-kwargs '{"map_name": "8x8"}'
+    """
+
+    env: Annotated[str, Positional, arg(metavar="ENV")]
+    """A Gymnasium id, a name that `shoal envs` lists, or path/to/file.py:Class."""
+
+    num_envs: int = 64
+    """Envs in each vector env."""
+
+    num_workers: Annotated[
+        int | None, arg(metavar="INT", help_behavior_hint="(default: one for each core)")
+    ] = None
+    """Worker processes of shoal.Multiprocessing."""
+
+    seconds: float = 10.0
+    """For all measurements together."""
+
+    env_kwargs: Annotated[str, arg(metavar="JSON", help_behavior_hint="(default: none)")] = "{}"
+    """Arguments for the env, as a JSON object."""
+
+    def run(self) -> int:
+        """Measure and print; returns the exit code, 1 if nobody could run the env."""
+        kwargs = self._checked()
+        with Display() as display, quiet(), Interrupts() as interrupts:
+            task, outcome, notes = self._measure(kwargs, display, interrupts)
+        console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+        wide = console.width if sys.stdout.isatty() else 100
+        for line in table(task, outcome, wide):
+            console.print(line)
+        for note in notes[:MOST_NOTES]:
+            print(f"note: {note}", file=sys.stderr)
+        return 0 if any(outcome.turns) else 1
+
+    def _checked(self) -> dict[str, Any]:
+        """The arguments for the env.
+
+        Raises:
+            ArgumentError: If any option makes no sense.
+        """
+        if self.num_envs < 1:
+            raise ArgumentError(f"--num-envs: expected at least 1, got {self.num_envs}")
+        if self.num_workers is not None and not 1 <= self.num_workers <= self.num_envs:
+            raise ArgumentError(
+                f"--num-workers: expected 1 to {self.num_envs}, no more than envs, got {self.num_workers}"
+            )
+        if not 0 < self.seconds < math.inf:
+            raise ArgumentError(f"--seconds: expected a positive number, got {self.seconds}")
+        expected = """--env-kwargs: expected a JSON object such as '{"size": 9}', got"""
+        try:
+            kwargs = json.loads(self.env_kwargs)
+        except json.JSONDecodeError as error:
+            raise ArgumentError(f"{expected} {self.env_kwargs!r}: {error}") from None
+        if not isinstance(kwargs, dict):
+            raise ArgumentError(f"{expected} {self.env_kwargs!r}")
+        return kwargs
+
+    def _measure(
+        self, kwargs: dict[str, Any], display: Display, interrupts: Interrupts
+    ) -> tuple[Task, Outcome, list[str]]:
+        """What came of it, and what there was to warn of."""
+        display.say(f"looking for {self.env}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of packages that are imported
+            task = set_task(self.env, self.num_envs, self.num_workers, kwargs)
+        outcome = Outcome()
+        loops: list[Loop] = []
+        try:
+            with warnings.catch_warnings(record=True) as warned:
+                contestants, patience = _make(task, outcome, loops, display, interrupts)
+                display.say(f"{self.num_envs} x {self.env}")
+
+                def show(elapsed: float) -> None:
+                    interrupts.check()
+                    left = max(0, math.ceil(self.seconds - elapsed))
+                    display.count(min(elapsed, self.seconds), self.seconds, f"{left} s left")
+
+                take_turns(contestants, outcome, self.seconds, patience, show)
+        finally:
+            display.say("closing")
+            for close in [*(loop.close for loop in loops), task.first.close]:
+                end(close)
+        notes = dict.fromkeys(_plain(str(warning.message)) for warning in warned)
+        return task, outcome, [note for note in notes if not note.startswith(LOGGED)]
+
+
+def _make(
+    task: Task, outcome: Outcome, loops: list[Loop], display: Display, interrupts: Interrupts
+) -> tuple[dict[str, Timed], float | None]:
+    """Make everybody and warm them up; in the order of the table, and how long a slice may take at most."""
+    patience: float | None = None
+    contestants = task.contestants()
+    first, *others = contestants
+    made: dict[str, Timed] = {}
+    # Processes are forked before others that they would inherit things from.
+    for name in (first, *reversed(others)):
+        display.say(f"making {task.num_envs} x {task.name} for {name}" if name != first else f"trying {name}")
+        try:
+            with time_limit(patience):
+                loops.append(contestants[name](task))
+                made[name] = Timed(loops[-1])
+        except Exception as error:
+            outcome.drop(name, why(error))
+            if len(loops) > len(made):
+                end(loops.pop().close)
+        interrupts.check()
+        if name == first:
+            stepping = made[first].first_seconds if first in made else 0.0
+            patience = _turns.PATIENCE_SECONDS + 10 * (task.num_envs * task.seconds + stepping)
+    return {name: made[name] for name in contestants if name in made}, patience
+
+
+def _plain(message: str) -> str:
+    return " ".join(COLOUR.sub("", message).split())
+
+
+def table(task: Task, outcome: Outcome, width: int) -> list[Text]:
+    """The lines to print. A contestant that failed has its reason where the figures would be."""
+    names = list(task.contestants())
+    ran = [name for name in names if outcome.rates(name)]
+    # Where neither runs this kind of env, the first one that does.
+    references = [name for name in ran if name in REFERENCES] or ran[:1]
+    heads = ["", "steps/s"]
+    for reference in references:
+        heads += [REFERENCES.get(reference, f"of {reference.rpartition('.')[2]}"), "quartiles"]
+    rows = {name: _cells(outcome, name, references) for name in ran}
+    columns = zip(heads, *rows.values(), strict=True)
+    widths = [max(len(cell) for cell in column) for column in columns]
+    widths[0] = max(map(len, names))
+    lines = [Text(_title(task, outcome, ran), style="bold"), Text()]
+    if ran:
+        lines.append(Text(_line(heads, widths), style="dim"))
+    for name in names:
+        if name in rows:
+            lines.append(Text(_line([name, *rows[name][1:]], widths)))
+        else:
+            reason = f"{name.ljust(widths[0])}  {outcome.failures[name]}"
+            lines.append(Text(_cut(reason, width), style="yellow"))
+    if ran:
+        lines += [Text(), *(Text(line, style="dim") for line in _explained(task, ran))]
+    return lines
+
+
+def _title(task: Task, outcome: Outcome, ran: Sequence[str]) -> str:
+    cores = usable_cores()
+    parts = [f"{task.num_envs} x {task.name}", _counted(cores, "core")]
+    if PROCESSES in ran:
+        parts.append(_counted(task.num_workers or min(cores, task.num_envs), "worker"))
+    if _core.NAME != "native":
+        parts.append("no compiled core")
+    if ran:
+        parts.append(f"{_counted(len(outcome.turns), 'turn')} of {1000 * SLICE_SECONDS:.0f} ms")
+    return ", ".join(parts)
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _cells(outcome: Outcome, name: str, references: Sequence[str]) -> list[str]:
+    cells = [name, f"{np.median(outcome.rates(name)):,.0f}"]
+    for reference in references:
+        low, median, high = np.quantile(outcome.ratios(name, reference), [0.25, 0.5, 0.75])
+        cells += [_times(median), "" if name == reference else f"{_times(low)}-{_times(high)}"]
+    return cells
+
+
+def _times(ratio: float) -> str:
+    """A ratio, with no more digits than it deserves."""
+    return f"{ratio:.2g}" if ratio < 0.1 else f"{ratio:.2f}" if ratio < 10 else f"{ratio:.1f}"
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """The first cell to the left, the others to the right."""
+    first, *others = cells
+    padded = [first.ljust(widths[0]), *(c.rjust(w) for c, w in zip(others, widths[1:], strict=False))]
+    return "  ".join(padded).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def _explained(task: Task, ran: Sequence[str]) -> list[str]:
+    lines = ["Medians over all turns; a ratio is taken within each turn."]
+    if BARE in ran:
+        lines.append("bare: one env in a Python loop, all that one process can do.")
+    if not task.source.steps_many and agents_of(task.first) > 1:
+        lines.append("Counted are the steps of agents.")
+    if DIRECT in ran:
+        lines.append("direct: the vector env of its package, without Shoal around it.")
+    return lines

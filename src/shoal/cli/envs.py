@@ -1,0 +1,105 @@
+"""`shoal envs`: the names that `shoal.make` and `shoal bench` know."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import gymnasium
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from tyro.conf import Positional, arg
+
+from shoal.cli._terminal import Display, quiet
+from shoal.cli._turns import why
+from shoal.registry import FAMILIES, registered
+
+
+@dataclass(frozen=True)
+class Envs:
+    """List the envs that there are, and those that could be installed.
+
+    Example: shoal envs cartpole
+    """
+
+    text: Annotated[str, Positional, arg(metavar="[TEXT]", help_behavior_hint="(default: a summary)")] = ""
+    """List all names with this in them, one per line."""
+
+    def run(self) -> int:
+        """Print; returns the exit code, 1 if no name matches."""
+        with Display() as display, quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            known = look_around(display)
+        if not self.text:
+            print_summary(known)
+            return 0
+        matching = [name for name in known.names() if self.text.casefold() in name.casefold()]
+        for name in matching:
+            print(name)
+        if not matching:
+            print(f"shoal: no name has {self.text!r} in it", file=sys.stderr)
+        return 0 if matching else 1
+
+
+@dataclass
+class Known:
+    """What there is.
+
+    Attributes:
+        gymnasium: Ids that Gymnasium has by itself.
+        families: The names of each that could be loaded.
+        failures: Why another could not, though it is installed.
+    """
+
+    gymnasium: list[str] = field(default_factory=list)
+    families: dict[str, list[str]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def names(self) -> list[str]:
+        """All, those of families last but for registered ones; with ids that families brought along."""
+        of_families = [name for names in self.families.values() for name in names]
+        return [*sorted(gymnasium.registry), *of_families, *registered()]
+
+
+def look_around(display: Display) -> Known:
+    """Load every family that is installed."""
+    known = Known(sorted(gymnasium.registry))
+    for family in FAMILIES.values():
+        if family.is_installed:
+            display.say(f"looking at {family.name}")
+            try:
+                known.families[family.name] = family.names()
+            except Exception as error:  # a package that does not work here must not hide the others
+                known.failures[family.name] = why(error)
+    return known
+
+
+def print_summary(known: Known) -> None:
+    """A line for each family."""
+    is_terminal = sys.stdout.isatty()
+    console = Console(highlight=False, markup=False, width=None if is_terminal else 200)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("names", no_wrap=True)
+    table.add_column("envs", justify="right", no_wrap=True)
+    table.add_column("about")
+    table.add_column("")
+    own = len(known.gymnasium)
+    table.add_row("Gymnasium ids", f"{own:,}", "such as CartPole-v1", "installed")
+    for family in FAMILIES.values():
+        cells = [f"{family.name}-...", "", family.about]
+        if family.name in known.families:
+            cells[1] = f"{len(known.families[family.name]):,}"
+            how = Text("installed")
+        elif family.name in known.failures:
+            how = Text(f"fails: {known.failures[family.name]}", style="red")
+        else:
+            how = Text(family.pip, style="yellow", no_wrap=True)
+        table.add_row(*cells, how)
+    for name in registered():
+        table.add_row(name, "1", "given to shoal.register", "")
+    table.add_row("file.py:Class", "", "a class or function in a file", "")
+    console.print(table)
+    console.print(Text("\nshoal envs TEXT lists all names with TEXT in them", style="dim"))

@@ -1,0 +1,163 @@
+"""ale-breakout and the like: Atari games by ale-py's own vector env, which steps them on threads in C++.
+
+The preprocessing has the arguments and defaults of "atari", but it is ale-py's, and does some things its way:
+
+- A lost life begins a new game. What comes after the first life is seen only with ``episodic_life=False``.
+- A reset presses FIRE before the no-ops and not after them, and takes fewer than `noop_max` of these.
+- The frames before a reset are black.
+- Under SAME_STEP there is no ``final_info``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from shoal.envs.atari import GAMES
+from shoal.errors import ArgumentError
+
+
+def names() -> list[str]:
+    """What follows "ale-"."""
+    return list(GAMES)
+
+
+def create(
+    name: str,
+    *,
+    num_envs: int,
+    autoreset_mode: AutoresetMode,
+    frame_skip: int = 4,
+    noop_max: int = 30,
+    episodic_life: bool = True,
+    fire_reset: bool = True,
+    clip_rewards: bool = True,
+    size: int | tuple[int, int] = 84,
+    greyscale: bool = True,
+    stack: int = 4,
+    render_mode: str | None = None,
+    **kwargs: Any,
+) -> Games:
+    """Many games of one kind.
+
+    Args:
+        name: Which.
+        num_envs: How many.
+        autoreset_mode: When a finished one is reset.
+        frame_skip: See `shoal.envs.atari.create`, as for all arguments down to `stack`.
+        noop_max: See there.
+        episodic_life: A lost life ends the episode, and the game.
+        fire_reset: See there.
+        clip_rewards: See there.
+        size: See there.
+        greyscale: See there.
+        stack: See there.
+        render_mode: Only None: ale-py's vector env has nothing to show.
+        **kwargs: As `ale_py.vector_env.AtariVectorEnv` takes them, but for ``batch_size`` and
+            ``life_loss_info``.
+
+    Example:
+        >>> import shoal
+        >>> with shoal.make("ale-breakout", num_envs=2) as vec:
+        ...     obs, infos = vec.reset(seed=0)
+        >>> obs.shape, obs.dtype, infos["lives"].tolist()
+        ((2, 4, 84, 84), dtype('uint8'), [5, 5])
+    """
+    if render_mode is not None:
+        raise ArgumentError(f"render_mode: ale-py's vector env cannot render. Use 'atari-{name}'")
+    if wrong := {"batch_size", "life_loss_info"}.intersection(kwargs):
+        raise ArgumentError(
+            f"{', '.join(wrong)}: a vec steps all envs at once and resets what terminates. Use 'atari-{name}'"
+        )
+    width, height = (size, size) if isinstance(size, int) else size
+    return Games(
+        GAMES[name],
+        num_envs,
+        autoreset_mode,
+        frameskip=frame_skip,
+        noop_max=noop_max,
+        episodic_life=episodic_life,
+        use_fire_reset=fire_reset,
+        reward_clipping=clip_rewards,
+        img_width=width,
+        img_height=height,
+        grayscale=greyscale,
+        stack_num=stack,
+        **kwargs,
+    )
+
+
+class Games(AtariVectorEnv):
+    """ale-py's vector env, with seeds, masks and infos as Gymnasium's own have them.
+
+    Args:
+        game: The name of its ROM.
+        num_envs: How many.
+        autoreset_mode: Under DISABLED the caller must reset what has finished before the next step;
+            `shoal.Serial` sees to it.
+        **kwargs: As `AtariVectorEnv` takes them.
+    """
+
+    def __init__(self, game: str, num_envs: int, autoreset_mode: AutoresetMode, **kwargs: Any) -> None:
+        self.metadata = {}  # its own: ale-py would write into that of all vector envs
+        disabled = autoreset_mode is AutoresetMode.DISABLED
+        # ale-py has no DISABLED. But an env that is reset before the next step is not reset again in it.
+        inner = AutoresetMode.NEXT_STEP if disabled else autoreset_mode
+        super().__init__(game, num_envs, autoreset_mode=inner, **kwargs)
+        self.autoreset_mode = self.metadata["autoreset_mode"] = autoreset_mode
+
+    def reset(  # type: ignore[override]  # ale-py's says it returns a type variable
+        self,
+        *,
+        seed: int | Sequence[int | None] | NDArray[np.integer[Any]] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """Reset all envs, or those of ``options["reset_mask"]``.
+
+        Args:
+            seed: ``n`` gives env i the seed ``n + i``; a list has one for each env, reset or not.
+            options: Nothing but ``reset_mask`` is read.
+        """
+        chosen = np.ones(self.num_envs, np.bool_)
+        if options is not None and "reset_mask" in options:
+            chosen = options["reset_mask"]
+        seeds = self._seeds(seed)[chosen]
+        obs, infos = super().reset(seed=seeds, options={"reset_mask": chosen})
+        del infos["env_id"]
+        return obs, infos | {f"_{key}": chosen for key in infos}
+
+    def step(
+        self, actions: NDArray[np.integer[Any]]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Step every env."""
+        obs, rewards, terminations, truncations, infos = super().step(actions)
+        del infos["env_id"]
+        if "final_obs" in infos:  # with a row for each env, of which only these were written
+            infos["_final_obs"] = terminations | truncations
+        return obs, rewards, terminations, truncations, infos
+
+    def _seeds(self, seed: int | Sequence[int | None] | NDArray[np.integer[Any]] | None) -> NDArray[np.int64]:
+        """One for each env; -1, ale-py's None, leaves its random stream where it is."""
+        if seed is None:
+            return np.full(self.num_envs, -1)
+        each = range(seed, seed + self.num_envs) if isinstance(seed, (int, np.integer)) else seed
+        if any(own is not None and own < 0 for own in each):
+            raise ArgumentError(f"seed: expected integers that are not negative, got {seed}")
+        return np.array([-1 if own is None else own % 2**31 for own in each])  # ale-py's have 31 bits
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Say that the envs cannot be reached."""
+        raise AttributeError(f"{name}: ale-py's envs are stepped in C++, and have no attributes in Python")
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Say that the envs cannot be reached."""
+        self.call(name)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """End the threads, which ale-py leaves to the garbage collector."""
+        self.__dict__.pop("ale", None)

@@ -1,0 +1,79 @@
+"""minihack-room-5x5 and the like: MiniHack's small tasks in NetHack."""
+
+from __future__ import annotations
+
+import random
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from gymnasium.utils import seeding
+
+from shoal.envs._gymnasium import newest_in
+from shoal.envs._nle import Game
+from shoal.errors import MissingExtra
+
+
+def _register() -> None:
+    # MiniHack finds setuptools' copy of inflect, which takes seconds, and has no use for it without stanza.
+    spared = "inflect" not in sys.modules and find_spec("stanza") is None
+    if spared:
+        sys.modules["inflect"] = None  # type: ignore[assignment]
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*pkg_resources")  # deprecated, and imported by MiniHack
+            import minihack  # noqa: F401 - registers its envs
+    except ModuleNotFoundError as error:
+        if error.name != "pkg_resources":
+            raise
+        raise MissingExtra(
+            'MiniHack needs pkg_resources, which newer setuptools have no more: pip install "setuptools<80"'
+        ) from error
+    finally:
+        if spared:
+            del sys.modules["inflect"]
+
+
+_register()
+
+# Left out are Boxoban, which fails with nle 1.3, and the crossings, which fail with MiniGrid 3.
+_IDS = {
+    name.removeprefix("minihack-"): full
+    for name, full in newest_in("minihack.").items()
+    if not name.startswith(("minihack-boxoban-", "minihack-lavacrossings", "minihack-simplecrossings"))
+}
+
+
+def names() -> list[str]:
+    """What follows "minihack-": "room-5x5" for MiniHack-Room-5x5-v0."""
+    return list(_IDS)
+
+
+def create(name: str, *, fix_moon_phase: bool = True, **kwargs: Any) -> Game:
+    """One env, whose ``reset(seed=...)`` decides its games and whose infos come at the end of an episode.
+
+    Args:
+        name: Which. "navigation-custom" and "skill-custom" need a ``des_file``.
+        fix_moon_phase: If seeded, take the moon and the hour from the seed, and not from the clock.
+        **kwargs: As MiniHack's env takes them.
+    """
+    return _Task(_IDS[name], fix_moon_phase=fix_moon_phase, **kwargs)
+
+
+class _Task(Game):
+    """Some tasks draw their level outside of NetHack, by generators that must follow the seed as well."""
+
+    def __init__(self, gymnasium_id: str, **kwargs: Any) -> None:
+        super().__init__(gymnasium_id, **kwargs)
+        self._levels: Sequence[int] | None = kwargs.get("seeds")
+
+    def _seed(self, game: Any, core: int, display: int) -> None:
+        grid = getattr(game, "minigrid_env", None)
+        if grid is not None:
+            grid.unwrapped.np_random, _ = seeding.np_random(core)
+        if self._levels is not None:
+            # Its reset() chooses one of these at random: now of one.
+            game._level_seeds = [random.Random(core).choice(self._levels)]
+        super()._seed(game, core, display)

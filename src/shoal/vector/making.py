@@ -1,0 +1,220 @@
+"""make(): any env by name or creator, on the backend that suits it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AutoresetMode
+
+from shoal.emulation import Creator, is_env
+from shoal.errors import ArgumentError
+from shoal.registry import Source, find
+from shoal.vector._cores import usable_cores
+from shoal.vector._plan import split
+from shoal.vector.arguments import autoreset, creators_of
+from shoal.vector.base import VectorEnv
+from shoal.vector.multiprocessing import Multiprocessing
+from shoal.vector.serial import Serial
+from shoal.vector.spaces import ObservationMode
+
+BACKENDS = ("auto", "serial", "multiprocessing")
+
+# That only `Multiprocessing` has, as they are if nobody asks for anything.
+PROCESS_ARGUMENTS: dict[str, Any] = {
+    "num_workers": None,
+    "envs_per_worker": None,
+    "batch_size": None,
+    "surplus_envs": 0,
+    "mode": None,
+    "order": "fifo",
+    "timeout": None,
+    "on_error": "raise",
+    "start_method": None,
+    "parent_steps": False,
+}
+
+
+def make(
+    env: str | Callable[..., Any] | Sequence[str | Callable[..., Any]],
+    num_envs: int | None = None,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Callable[[Any], Any]] = (),
+    render_mode: str | None = None,
+    backend: str = "auto",
+    num_workers: int | None = None,
+    envs_per_worker: int | None = None,
+    batch_size: int | None = None,
+    surplus_envs: int = 0,
+    mode: str | None = None,
+    order: str = "fifo",
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    flat: bool = False,
+    copy: bool = True,
+    seed: int | None = None,
+    episode_stats: bool = False,
+    observation_mode: ObservationMode = "same",
+    rows_as_envs: bool = False,
+    timeout: float | None = None,
+    on_error: str = "raise",
+    start_method: str | None = None,
+    parent_steps: bool = False,
+) -> VectorEnv:
+    """Make a vec of envs.
+
+    Args:
+        env: A name (`shoal.registry` says which there are), a class or function that makes envs, or a list of
+            these, one for each env.
+        num_envs: How many; by default one, or as many as the list has.
+        env_kwargs: Arguments for whatever makes the env.
+        wrappers: Put around each env, the first one innermost.
+        render_mode: Passed to whatever makes the env.
+        backend: ``"serial"``, ``"multiprocessing"``, or ``"auto"``: Serial for one env, on one core, and for
+            envs that step many at once by themselves, else Multiprocessing; always Multiprocessing if an
+            argument is given that only it has.
+        num_workers: See `shoal.Multiprocessing`, as for all arguments down to `order` and from `timeout` on.
+        envs_per_worker: See there.
+        batch_size: See there.
+        surplus_envs: See there.
+        mode: See there.
+        order: See there.
+        autoreset_mode: See `shoal.Serial`, as for all arguments down to `rows_as_envs`.
+        flat: See there.
+        copy: See there.
+        seed: See there.
+        episode_stats: See there.
+        observation_mode: See there.
+        rows_as_envs: See there.
+        timeout: See `shoal.Multiprocessing`.
+        on_error: See there.
+        start_method: See there.
+        parent_steps: See there.
+
+    Raises:
+        UnknownEnv: If nothing has that name; the nearest names are suggested.
+        MissingExtra: If its package is not installed; says how to install it.
+        ArgumentError: If an argument cannot work, or not together with another.
+
+    Example:
+        >>> import shoal
+        >>> with shoal.make("CartPole-v1", num_envs=4, backend="serial") as vec:
+        ...     obs, infos = vec.reset(seed=0)
+        >>> obs.shape, vec
+        ((4, 4), Serial(CartPole-v1, num_envs=4))
+    """
+    if backend not in BACKENDS:
+        raise ArgumentError(f"backend: expected one of {', '.join(map(repr, BACKENDS))}, got {backend!r}")
+    sources = _sources(env)
+    mode_of_reset = autoreset(autoreset_mode)
+    asked = {
+        "num_workers": num_workers,
+        "envs_per_worker": envs_per_worker,
+        "batch_size": batch_size,
+        "surplus_envs": surplus_envs,
+        "mode": mode,
+        "order": order,
+        "timeout": timeout,
+        "on_error": on_error,
+        "start_method": start_method,
+        "parent_steps": parent_steps,
+    }
+    for_processes = {name: value for name, value in asked.items() if value != PROCESS_ARGUMENTS[name]}
+    kwargs = {**(env_kwargs or {}), **({} if render_mode is None else {"render_mode": render_mode})}
+    recipes = [_Recipe(source.create, kwargs, tuple(wrappers)).simplest() for source in sources]
+    creators: Any = recipes[0] if isinstance(env, str) or callable(env) else recipes
+    count = len(creators_of(creators, num_envs))
+    alone = count == 1
+    if any(source.steps_many for source in sources):
+        creators, num_envs = _engines(sources, count, kwargs, wrappers, mode_of_reset, for_processes), None
+        alone = True
+    chosen = _choose(backend, for_processes, alone=alone)
+    vec = chosen(
+        creators,
+        num_envs,
+        autoreset_mode=mode_of_reset,
+        flat=flat,
+        copy=copy,
+        seed=seed,
+        episode_stats=episode_stats,
+        observation_mode=observation_mode,
+        rows_as_envs=rows_as_envs,
+        **for_processes,
+    )
+    names = {source.name for source in sources}
+    if len(names) == 1:
+        vec.env_name = names.pop()
+        if sources[0].gymnasium_id is not None:
+            vec.spec = gymnasium.spec(sources[0].gymnasium_id)
+    return vec
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """A creator without arguments."""
+
+    create: Callable[..., Any]
+    kwargs: Mapping[str, Any]
+    wrappers: tuple[Callable[[Any], Any], ...]
+
+    def __call__(self) -> Any:
+        env = self.create(**self.kwargs)
+        for wrapper in self.wrappers:
+            env = wrapper(env)
+        return env
+
+    def simplest(self) -> Creator:
+        return self if self.kwargs or self.wrappers else self.create
+
+
+def _sources(env: Any) -> list[Source]:
+    """What each name or creator stands for.
+
+    Raises:
+        ArgumentTypeError: On an env that is made already, or something else that makes none.
+    """
+    if isinstance(env, str):
+        return [find(env)]
+    if callable(env) and not is_env(env):
+        return [Source(env)]
+    if isinstance(env, Iterable) and not is_env(env):
+        return [source for each in env for source in _sources(each)]
+    return [Source(creator) for creator in creators_of(env, None)]  # says what is wrong
+
+
+def _engines(
+    sources: list[Source],
+    num_envs: int,
+    kwargs: Mapping[str, Any],
+    wrappers: Sequence[Any],
+    mode: AutoresetMode,
+    for_processes: Mapping[str, Any],
+) -> list[Creator]:
+    """Creators of vector envs that have all envs among them: one for each worker."""
+    wrong = {"batch_size", "surplus_envs", "envs_per_worker"}.intersection(for_processes)
+    if len(sources) > 1 or wrappers or wrong or for_processes.get("mode") == "async":
+        raise ArgumentError(
+            f"env: {sources[0].name!r} steps many envs by itself, so that it stands alone, without "
+            "wrappers, batch_size, surplus_envs, envs_per_worker and mode='async'"
+        )
+    sizes = split(num_envs, for_processes.get("num_workers", 1), None, 1, parent_steps=False)
+    create = sources[0].create
+    return [_Recipe(create, {**kwargs, "num_envs": n, "autoreset_mode": mode}, ()) for n in sizes]
+
+
+def _choose(backend: str, for_processes: dict[str, Any], *, alone: bool) -> Callable[..., VectorEnv]:
+    if backend == "auto":
+        has_use = not alone and usable_cores() > 1 and Multiprocessing.is_available()
+        backend = "multiprocessing" if has_use or set(for_processes) - {"mode"} else "serial"
+    if backend == "multiprocessing":
+        return Multiprocessing
+    if for_processes.get("mode") == "sync":
+        del for_processes["mode"]  # it always is
+    if for_processes:
+        raise ArgumentError(
+            f"{', '.join(for_processes)}: Serial runs all envs in this process, and has no such thing. Use "
+            "backend='multiprocessing', or leave it away"
+        )
+    return Serial

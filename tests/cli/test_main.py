@@ -1,0 +1,100 @@
+"""What all commands have in common."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from shoal import __version__, registry
+from shoal.cli import main
+from tests.cli.running import python, shoal
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"shoal {__version__}\n"
+
+
+@pytest.mark.parametrize("args", [[], ["--help"]])
+def test_help_lists_the_commands(args, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(args)
+    out = capsys.readouterr().out
+    assert "Example: shoal bench CartPole-v1" in out
+    assert "--version" in out
+    assert "List the envs that there are" in out
+    assert "Measure how fast an env steps" in out
+
+
+@pytest.mark.parametrize(
+    ("command", "texts"),
+    [
+        ("envs", ["Example: shoal envs cartpole", "[TEXT]", "one per line"]),
+        (
+            "bench",
+            ["Example: shoal bench", "ENV", "--num-envs", "--num-workers", "--seconds", "--env-kwargs"],
+        ),
+    ],
+)
+def test_help_of_a_command(command, texts, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    out = capsys.readouterr().out
+    for text in texts:
+        assert text in out
+
+
+@pytest.mark.parametrize("args", [["bnech"], ["bench"], ["bench", "CartPole-v1", "--num-envs", "many"]])
+def test_what_cannot_be_parsed(args, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(args)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "--help" in captured.err
+
+
+def test_errors_of_ours_take_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(registry, "FAMILIES", {})  # else all of them are searched for what was meant
+    assert main(["bench", "CartPole-v99"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("shoal: env: nothing is called 'CartPole-v99'. Did you mean")
+    assert captured.err.count("\n") == 1
+
+
+def test_a_missing_package_of_a_family(capsys, monkeypatch):
+    family = registry.Family("absent", "not there", "absent_module", "absent", ("absent_package",))
+    monkeypatch.setitem(registry.FAMILIES, "absent", family)
+    assert main(["bench", "absent-one"]) == 2
+    assert 'pip install "shoal[absent]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["tyro", "rich"])
+def test_without_its_extra_it_says_what_to_install(missing):
+    code = (
+        "import sys; sys.modules[sys.argv.pop()] = None; from shoal.cli import main; sys.exit(main(['envs']))"
+    )
+    done = python(code, missing)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == 'shoal: the command line needs packages: pip install "shoal[cli]"\n'
+
+
+def test_shoal_itself_needs_no_packages_of_the_command_line():
+    done = python("import shoal, sys; print({'tyro', 'rich', 'shoal.cli'} & set(sys.modules))")
+    assert done.stdout == "set()\n"
+
+
+def test_as_a_module():
+    done = shoal("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"shoal {__version__}\n", "")
+
+
+@pytest.mark.parametrize("args", [["envs"], ["--version"]])
+def test_a_reader_that_has_gone(args):
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [sys.executable, "-m", "shoal", *args]
+    done = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (1, "")

@@ -1,0 +1,190 @@
+"""Names of envs, and what they stand for."""
+
+import subprocess
+import sys
+import textwrap
+
+import gymnasium
+import pytest
+from gymnasium.spaces import Discrete
+
+import shoal
+from shoal import registry
+from shoal.errors import ArgumentError, ArgumentTypeError, MissingExtra, UnknownEnv
+from shoal.testing import SampleEnv
+
+
+@pytest.fixture(autouse=True)
+def _names_are_forgotten(monkeypatch):
+    monkeypatch.setattr(registry, "_registered", {})
+
+
+@pytest.fixture
+def missing(monkeypatch):
+    """Pretend that a family's package is not installed."""
+
+    def hide(*modules):
+        find = registry.importlib.util.find_spec
+        monkeypatch.setattr(
+            registry.importlib.util, "find_spec", lambda name: None if name in modules else find(name)
+        )
+
+    return hide
+
+
+def doors():
+    return SampleEnv(Discrete(2), Discrete(2))
+
+
+def test_a_gymnasium_id_is_gymnasiums_own():
+    env = registry.find("CartPole-v1").create()
+    assert env.spec.id == "CartPole-v1"
+    assert type(env) is type(gymnasium.make("CartPole-v1"))
+
+
+def test_gymnasiums_module_and_id():
+    assert registry.find("gymnasium.envs:CartPole-v1").create().spec.id == "CartPole-v1"
+
+
+def test_ids_of_packages_need_no_import():
+    run = "import shoal; print(shoal.make('MiniGrid-Empty-5x5-v0').single_action_space)"
+    assert subprocess.check_output([sys.executable, "-c", run], text=True) == "Discrete(7)\n"
+
+
+def test_registered_names():
+    shoal.register("two-doors", doors)
+    shoal.register("two-doors", doors)  # the same again
+    assert registry.registered() == ["two-doors"]
+    assert registry.find("two-doors").create is doors
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "atari-anything", "two-doors"])
+def test_a_taken_name(name):
+    shoal.register("two-doors", doors)
+    with pytest.raises(ArgumentError, match=f"'{name}' is taken"):
+        shoal.register(name, lambda: None)
+
+
+def test_what_cannot_be_registered():
+    with pytest.raises(ArgumentTypeError, match="a class or a function that makes envs, got SampleEnv"):
+        shoal.register("made-already", doors())
+    with pytest.raises(ArgumentError, match="not empty"):
+        shoal.register("", doors)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [("cartpole-v1", "CartPole-v1"), ("classic-cartpol", "classic-cartpole"), ("to-doors", "two-doors")],
+)
+def test_an_unknown_name_suggests_the_nearest(wrong, near):
+    shoal.register("two-doors", doors)
+    with pytest.raises(UnknownEnv, match=f"nothing is called '{wrong}'. Did you mean '{near}'"):
+        registry.find(wrong)
+
+
+def test_a_name_like_no_other():
+    with pytest.raises(UnknownEnv, match=r"Expected a Gymnasium id, one of classic, .*file\.py:Class"):
+        registry.find("zzzzzz")
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "extra"),
+    [
+        ("atari-breakout", "ale_py", "atari"),
+        ("ALE/Breakout-v5", "ale_py", "atari"),
+        ("ale-breakout", "ale_py", "atari"),
+        ("box2d-lunarlander", "Box2D", "box2d"),
+        ("LunarLander-v3", "Box2D", "box2d"),
+        ("mujoco-ant", "mujoco", "mujoco"),
+        ("HalfCheetah-v5", "mujoco", "mujoco"),
+        ("minigrid-empty-5x5", "minigrid", "minigrid"),
+        ("nethack-score", "nle", "nethack"),
+        ("minihack-room-5x5", "minihack", "nethack"),
+    ],
+)
+def test_a_missing_extra_says_how_to_install_it(missing, name, module, extra):
+    missing(module)
+    with pytest.raises(MissingExtra, match=rf'pip install "shoal\[{extra}\]"'):
+        shoal.make(name)
+
+
+def test_families_that_are_not_installed_suggest_nothing(missing):
+    missing("ale_py")
+    with pytest.raises(UnknownEnv, match="nothing is called 'breakout'"):
+        registry.find("breakout")
+
+
+@pytest.mark.parametrize("family", registry.FAMILIES)
+def test_names_of_a_family_are_its_own(family):
+    names = registry.FAMILIES[family].names()
+    assert len(names) == len(set(names)) > 4
+    assert all(name.startswith(f"{family}-") and name == name.casefold() for name in names)
+
+
+def test_all_extras_exist():
+    import tomllib
+    from pathlib import Path
+
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    extras = {family.extra for family in registry.FAMILIES.values()} - {""}
+    assert extras <= set(project["optional-dependencies"])
+
+
+# -- envs in files -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "maze.py"
+    text = """
+        import gymnasium
+        from gymnasium.spaces import Discrete
+
+        class Maze(gymnasium.Env):
+            observation_space = action_space = Discrete(4)
+
+            def __init__(self, size=3):
+                self.size = size
+
+            def reset(self, seed=None, options=None):
+                return 0, {}
+
+            def step(self, action):
+                return action, float(self.size), False, False, {}
+
+        made = Maze()
+    """
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+@pytest.mark.parametrize("backend", ["serial", "auto"])
+def test_an_env_in_a_file(file, backend):
+    with shoal.make(f"{file}:Maze", num_envs=2, env_kwargs={"size": 5}, backend=backend) as vec:
+        vec.reset(seed=0)
+        obs, rewards, *_ = vec.step([1, 3])
+    assert obs.tolist() == [1, 3]
+    assert rewards.tolist() == [5, 5]
+
+
+def test_a_file_relative_to_here(file, monkeypatch):
+    monkeypatch.chdir(file.parent)
+    with shoal.make("maze.py:Maze") as vec:
+        assert vec.single_action_space == Discrete(4)
+
+
+def test_files_that_have_no_env(file):
+    with pytest.raises(UnknownEnv, match=r"there is no file .*nowhere\.py"):
+        registry.find(f"{file.parent}/nowhere.py:Maze")
+    with pytest.raises(UnknownEnv, match=r"maze\.py has no 'Labyrinth'"):
+        registry.find(f"{file}:Labyrinth")
+    with pytest.raises(ArgumentTypeError, match=r"expected a class or a function in .*maze\.py"):
+        registry.find(f"{file}:made")
+
+
+def test_a_file_that_raises_is_tried_again(tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text("1 / 0")
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError, match="division by zero"):
+            registry.find(f"{path}:Maze")
