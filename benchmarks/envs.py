@@ -157,6 +157,18 @@ def create_breakout(index: int) -> gymnasium.Env:
     return FrameStackObservation(AtariPreprocessing(env), 4)
 
 
+def create_nethack(index: int) -> gymnasium.Env:
+    from shoal.envs import nethack
+
+    return nethack.create("score")
+
+
+def create_minihack(index: int) -> gymnasium.Env:
+    from shoal.envs import minihack
+
+    return minihack.create("room-5x5")
+
+
 def create_lunar_lander(index: int) -> gymnasium.Env:
     return gymnasium.make(lunar_lander_id())
 
@@ -180,5 +192,7 @@ ENVS = {
             gymnasium_id=lunar_lander_id(),
         ),
         EnvSpec("breakout", "Breakout, 84x84x4 grey", create_breakout, num_actions=4, endless=False),
+        EnvSpec("nethack", "nethack-score of Shoal", create_nethack, num_actions=23, endless=False),
+        EnvSpec("minihack", "minihack-room-5x5 of Shoal", create_minihack, num_actions=8, endless=False),
     )
 }

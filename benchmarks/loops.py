@@ -6,6 +6,7 @@ vector step, whatever its action: that row of that vector step is not a step and
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -43,10 +44,10 @@ class Vector:
 
 @dataclass
 class Bare:
-    """One env without any vector env around it."""
+    """Envs without any vector env around them; as a rule one."""
 
-    step: Callable[[Any], Any]
-    reset: Callable[[], Any]
+    steps: Sequence[Callable[[Any], Any]]
+    resets: Sequence[Callable[[], Any]]
     note: str = ""
 
 
@@ -93,21 +94,32 @@ class VectorLoop:
 
 
 class BareLoop:
-    """Steps one env and resets it at the end of each episode: no vector env can be faster per process."""
+    """Steps envs in turn, each reset at the end of its episode: no vector env can be faster per process."""
 
     def __init__(self, bare: Bare, num_actions: int) -> None:
-        self.step, self.reset = bare.step, bare.reset
+        self.bare = bare
+        self.step, self.reset = bare.steps[0], bare.resets[0]
         draws = np.random.default_rng(0).integers(num_actions, size=NUM_SCALARS)
         self.actions = list(draws.astype(np.int64))  # NumPy scalars, which is what envs get from a batch
 
     def run(self, actions: Sequence[Any]) -> int:
         """Step with each action; returns the steps."""
+        if len(self.bare.steps) > 1:
+            return self._run_in_turn(actions)
         step, reset = self.step, self.reset
         for action in actions:
             observation, reward, terminated, truncated, info = step(action)
             if terminated or truncated:
                 reset()
         del observation, reward, info
+        return len(actions)
+
+    def _run_in_turn(self, actions: Sequence[Any]) -> int:
+        envs = itertools.cycle(zip(self.bare.steps, self.bare.resets, strict=True))
+        for action, (step, reset) in zip(actions, envs):  # noqa: B905 - envs are endless
+            _, _, terminated, truncated, _ = step(action)
+            if terminated or truncated:
+                reset()
         return len(actions)
 
     def begin(self) -> None:

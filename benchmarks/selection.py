@@ -15,6 +15,7 @@ SETTINGS = {
     "custom": Settings(rounds=2, cycles=6, slice_seconds=0.08),
 }
 LONGEST_SLICE_MS = 100
+HERE_ONLY = ("nethack", "minihack")  # need packages that only the interpreter of the tests has: not in a set
 
 # No installs but Gymnasium's, and no process-based peers, whose start takes longer than their slices.
 QUICK = (
