@@ -1,0 +1,45 @@
+"""The four scripts of examples/atari."""
+
+import difflib
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from shoal import _core
+
+LADDER = Path(__file__).parents[2] / "examples" / "atari"
+SCRIPTS = sorted(LADDER.glob("?_*.py"))
+
+
+def code_of(script):
+    """Its lines after the docstring."""
+    return script.read_text().split('"""\n', 1)[1].splitlines()
+
+
+def test_there_are_four_rungs_and_the_readme_has_them_all():
+    assert [script.name[0] for script in SCRIPTS] == ["1", "2", "3", "4"]
+    page = (LADDER / "README.md").read_text()
+    assert all(f"({script.name})" in page for script in SCRIPTS)
+
+
+@pytest.mark.parametrize(("lower", "upper"), [*pairwise(SCRIPTS)], ids=lambda script: script.stem)
+def test_a_rung_is_a_handful_of_lines_above_the_one_before(lower, upper):
+    changes = list(difflib.ndiff(code_of(lower), code_of(upper)))
+    new = [line for line in changes if line.startswith("+ ")]
+    assert 1 <= len(new) <= 6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(_core.NAME != "native", reason="needs the compiled core")
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_rung_prints_its_rate(script):
+    command = [sys.executable, str(script), "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rate = re.fullmatch(r"([\d,]+) steps per second\n", done.stdout)
+    assert rate is not None
+    assert int(rate[1].replace(",", "")) > 0
