@@ -68,8 +68,17 @@ def test_a_taken_name(name):
 def test_what_cannot_be_registered():
     with pytest.raises(ArgumentTypeError, match="a class or a function that makes envs, got SampleEnv"):
         shoal.register("made-already", doors())
-    with pytest.raises(ArgumentError, match="not empty"):
-        shoal.register("", doors)
+    for wrong in ("", "maze:v2", 3):
+        with pytest.raises(ArgumentError, match="a string that is not empty and has no colon"):
+            shoal.register(wrong, doors)
+
+
+def test_an_id_that_gymnasium_knows_needs_no_family(missing, monkeypatch):
+    spec = gymnasium.spec("CartPole-v1")
+    monkeypatch.setitem(gymnasium.registry, "NetHackMine-v0", spec)
+    missing("nle", "cv2")
+    assert registry.find("NetHackMine-v0").gymnasium_id == "NetHackMine-v0"
+    assert registry.find("ALE/Pong-v5").gymnasium_id == "ALE/Pong-v5"
 
 
 @pytest.mark.parametrize(
@@ -102,8 +111,12 @@ def test_a_name_like_no_other():
         ("minihack-room-5x5", "minihack", "nethack"),
     ],
 )
-def test_a_missing_extra_says_how_to_install_it(missing, name, module, extra):
+def test_a_missing_extra_says_how_to_install_it(missing, monkeypatch, name, module, extra):
     missing(module)
+    if name.startswith("ALE/"):
+        monkeypatch.delitem(
+            gymnasium.registry, name, raising=False
+        )  # from another test
     with pytest.raises(MissingExtra, match=rf'pip install "shoal\[{extra}\]"'):
         shoal.make(name)
 
@@ -134,10 +147,11 @@ def test_all_extras_exist():
 
 
 @pytest.fixture
-def file(tmp_path):
+def file(tmp_path, monkeypatch):
     path = tmp_path / "maze.py"
     text = """
         import gymnasium
+        import neighbour
         from gymnasium.spaces import Discrete
 
         class Maze(gymnasium.Env):
@@ -146,6 +160,10 @@ def file(tmp_path):
             def __init__(self, size=3):
                 self.size = size
 
+            @classmethod
+            def sized_by(cls, path, attribute):
+                return cls(neighbour.SIZE)
+
             def reset(self, seed=None, options=None):
                 return 0, {}
 
@@ -153,7 +171,11 @@ def file(tmp_path):
                 return action, float(self.size), False, False, {}
 
         made = Maze()
+        sized_by = Maze.sized_by
     """
+    (tmp_path / "neighbour.py").write_text("SIZE = 7")
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.delitem(sys.modules, "neighbour", raising=False)
     path.write_text(textwrap.dedent(text))
     return path
 
@@ -165,6 +187,11 @@ def test_an_env_in_a_file(file, backend):
         obs, rewards, *_ = vec.step([1, 3])
     assert obs.tolist() == [1, 3]
     assert rewards.tolist() == [5, 5]
+
+
+def test_arguments_of_any_name(file):
+    with shoal.make(f"{file}:sized_by", env_kwargs={"path": "x", "attribute": "y"}) as vec:
+        assert vec.envs[0].size == 7
 
 
 def test_a_file_relative_to_here(file, monkeypatch):

@@ -7,7 +7,7 @@ A name is looked up in this order, by `shoal.make` and on the command line alike
     my-maze                  a name that `shoal.register` was told
     path/to/file.py:Maze     a class or function in a file
 
-No family's package is imported before one of its names is asked for.
+No family's package is imported before one of its names is asked for, or one that nothing has.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -71,6 +72,19 @@ class Family:
             MissingExtra: If its package is not installed.
         """
         return [f"{self.name}-{name}" for name in self.load().names()]
+
+    def register_ids(self) -> None:
+        """Have its package register its Gymnasium ids.
+
+        Raises:
+            MissingExtra: If it is not installed.
+        """
+        package = self.package[-1]
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(f"{self.name} envs need packages that are not installed: {self.pip}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of whatever it imports
+            importlib.import_module(package)
 
     def load(self) -> Any:
         """Our file for it.
@@ -152,7 +166,7 @@ class Source:
 
 
 def register(name: str, creator: Callable[..., Any]) -> None:
-    """Give a creator a name, for `shoal.make` and the command line of this process.
+    """Give a creator a name, for `shoal.make` in this process.
 
     Args:
         name: Any that is not taken. It may be given anew to the same creator.
@@ -170,15 +184,14 @@ def register(name: str, creator: Callable[..., Any]) -> None:
         >>> shoal.make("two-doors", num_envs=3, backend="serial")
         Serial(two-doors, num_envs=3)
     """
-    if not name:
-        raise ArgumentError("name: expected a string that is not empty")
+    if not isinstance(name, str) or not name or ":" in name:  # type: ignore[redundant-expr]
+        raise ArgumentError(f"name: expected a string that is not empty and has no colon, got {name!r}")
     if is_env(creator) or not callable(creator):
         raise ArgumentTypeError(
             f"creator: expected a class or a function that makes envs, got {type(creator).__name__}"
         )
     taken = _registered.get(name)
-    family = name.partition("-")[0]
-    if (taken is not None and taken is not creator) or name in gymnasium.registry or family in FAMILIES:
+    if (taken is not None and taken is not creator) or name in gymnasium.registry or _family_of(name):
         raise ArgumentError(f"name: {name!r} is taken already. Choose another")
     _registered[name] = creator
 
@@ -196,8 +209,9 @@ def find(name: str) -> Source:
         MissingExtra: If it needs a package that is not installed.
     """
     family = _family_of(name)
-    if family is not None and family.prefixes and name.startswith(family.prefixes):
-        family.load()  # registers its Gymnasium ids
+    known = name in gymnasium.registry or name in _registered
+    if family is not None and not known and family.prefixes and name.startswith(family.prefixes):
+        family.register_ids()
     if name in gymnasium.registry or _is_in_a_module(name):
         return _gymnasium_source(name)
     if family is not None and name.startswith(f"{family.name}-"):
@@ -240,7 +254,7 @@ def _gymnasium_source(name: str) -> Source:
     return Source(partial(gymnasium.make, name), name, gymnasium_id=own)
 
 
-def _create_in_family(module: str, name: str, **kwargs: Any) -> Any:
+def _create_in_family(module: str, name: str, /, **kwargs: Any) -> Any:
     """By name, so that a worker imports only what it needs."""
     return importlib.import_module(module).create(name, **kwargs)
 
@@ -257,7 +271,7 @@ def _in_file(path: Path, attribute: str) -> Callable[..., Any]:
     return partial(_create_in_file, path, attribute)
 
 
-def _create_in_file(path: Path, attribute: str, **kwargs: Any) -> Any:
+def _create_in_file(path: Path, attribute: str, /, **kwargs: Any) -> Any:
     return getattr(_module_in(path), attribute)(**kwargs)
 
 
@@ -268,6 +282,8 @@ def _module_in(path: Path) -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             raise UnknownEnv(f"env: {path} is not a Python file")
+        if str(path.parent) not in sys.path:
+            sys.path.append(str(path.parent))  # for what it imports from its own folder
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)

@@ -572,7 +572,7 @@ def test_ale_arguments_reach_ale_py():
 
 @pytest.mark.parametrize("argument", ["batch_size", "life_loss_info"])
 def test_ale_refuses_what_a_vec_cannot_keep(argument):
-    with pytest.raises(ArgumentError, match=rf"{argument}: a vec steps all envs at once"):
+    with pytest.raises(ArgumentError, match=rf"{argument}: a vec steps all envs"):
         shoal.make("ale-breakout", num_envs=2, env_kwargs={argument: 1})
 
 
@@ -617,3 +617,22 @@ def test_ale_episode_statistics():
                 returns[terminations] = 0
                 found += terminations.sum()
     assert found >= 3
+
+
+def test_the_score_of_a_game_is_told_when_it_ends():
+    lives, score, scores = 0, 0.0, []
+    raw = atari.create("breakout", clip_rewards=False, fire_reset=False, noop_max=0)
+    raw.reset(seed=0)
+    raw.action_space.seed(0)
+    while len(scores) < 2:
+        _, reward, terminated, truncated, info = raw.step(raw.action_space.sample())
+        score += reward
+        if terminated or truncated:
+            lives += 1
+            if "score" in info:
+                scores.append(info["score"])
+                assert (lives, info["score"]) == (5, score)
+                lives, score = 0, 0.0
+            raw.reset()
+    assert max(scores) > 0
+    raw.close()

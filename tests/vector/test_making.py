@@ -1,5 +1,6 @@
 """make(): which backend, with which arguments."""
 
+import dataclasses
 import inspect
 from functools import partial
 
@@ -60,6 +61,7 @@ def test_without_the_compiled_core(cores, monkeypatch):
         {"on_error": "restart"},
         {"start_method": "fork"},
         {"surplus_envs": 1},
+        {"mode": "async"},
     ],
     ids=lambda argument: next(iter(argument)),
 )
@@ -168,3 +170,30 @@ def test_the_same_as_the_backend_by_hand():
         assert np.array_equal(vec.reset()[0], by_hand.reset()[0])
         assert np.array_equal(vec.step(actions)[0], by_hand.step(actions)[0])
         by_hand.close()
+
+
+@native
+@pytest.mark.parametrize("start_method", ["forkserver", "fork"])
+def test_every_env_of_a_worker_has_the_parents_registrations(start_method, monkeypatch):
+    """Also the second, though the package that the first one imported has registered its ids again."""
+    import ale_py  # noqa: F401
+
+    spec = gymnasium.spec("ALE/Pong-v5")
+    monkeypatch.setitem(
+        gymnasium.registry,
+        "ALE/Pong-v5",
+        dataclasses.replace(spec, kwargs={**spec.kwargs, "obs_type": "ram"}),
+    )
+    with shoal.make("ALE/Pong-v5", num_envs=2, num_workers=1, start_method=start_method) as vec:
+        assert vec.single_observation_space.shape == (128,)
+
+
+def test_engines_stand_alone():
+    for wrong in (
+        {"batch_size": 2},
+        {"parent_steps": True},
+        {"wrappers": [lambda env: env]},
+        {"env_kwargs": {"num_envs": 3}},
+    ):
+        with pytest.raises(ArgumentError, match="'ale-pong' steps many envs by itself"):
+            shoal.make("ale-pong", num_envs=4, **wrong)

@@ -20,7 +20,8 @@ class Game(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     - To nle, the seed of a reset means nothing. Here it decides the game that begins and all those after it:
       each reset without a seed draws the next game from the same stream.
-    - A game that reaches the limit of steps is truncated. Its last observation is that of one given up.
+    - A game that reaches the limit of steps is truncated, with its last observation. (nle quits it first,
+      which leaves an empty screen, and calls it terminated.)
     - Infos say how an episode ended (``end_status``, ``is_ascended``), and are empty until then.
 
     Args:
@@ -35,6 +36,7 @@ class Game(gymnasium.Wrapper[Any, Any, Any, Any]):
         # Gymnasium's checker would warn that nle writes every observation into the same arrays. A vec copies
         # them into its rows before the next step, so that here it is no fault.
         super().__init__(gymnasium.make(spec, disable_env_checker=True))
+        self.unwrapped._quit_game = lambda observation, done: None  # type: ignore[attr-defined]
         self._seeds: np.random.Generator | None = None  # nobody has asked for a seed: NetHack draws its own
         self._warned = False
 
@@ -71,6 +73,6 @@ class Game(gymnasium.Wrapper[Any, Any, Any, Any]):
             return observation, reward, terminated, truncated, {}
         # As a number, so that a vec has numbers too, and not an array of objects.
         info["end_status"] = int(info["end_status"])
-        if info["end_status"] == ABORTED:  # nle's limit of steps: to nle, an end like any other
+        if info["end_status"] == ABORTED:
             terminated, truncated = False, True
         return observation, reward, terminated, truncated, info

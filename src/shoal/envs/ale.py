@@ -72,7 +72,7 @@ def create(
         raise ArgumentError(f"render_mode: ale-py's vector env cannot render. Use 'atari-{name}'")
     if wrong := {"batch_size", "life_loss_info"}.intersection(kwargs):
         raise ArgumentError(
-            f"{', '.join(wrong)}: a vec steps all envs at once and resets what terminates. Use 'atari-{name}'"
+            f"{', '.join(sorted(wrong))}: a vec steps all envs and resets what terminates. Use 'atari-{name}'"
         )
     width, height = (size, size) if isinstance(size, int) else size
     return Games(
@@ -126,8 +126,8 @@ class Games(AtariVectorEnv):
         chosen = np.ones(self.num_envs, np.bool_)
         if options is not None and "reset_mask" in options:
             chosen = options["reset_mask"]
-        seeds = self._seeds(seed)[chosen]
-        obs, infos = super().reset(seed=seeds, options={"reset_mask": chosen})
+        mask = None if chosen.all() else {"reset_mask": chosen}
+        obs, infos = super().reset(seed=self._seeds(seed)[chosen], options=mask)
         del infos["env_id"]
         return obs, infos | {f"_{key}": chosen for key in infos}
 

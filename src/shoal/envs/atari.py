@@ -90,6 +90,7 @@ def create(
         screen_size=size,
         grayscale_obs=greyscale,
     )
+    env = Score(env)
     if episodic_life:
         env = EpisodicLife(env)
     if fire_reset and meanings[FIRE] == "FIRE":
@@ -111,6 +112,23 @@ class Game(AtariEnv):
 
     def _get_obs(self) -> NDArray[np.uint8]:
         return self._unseen
+
+
+class Score(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Says in ``info["score"]`` what a game came to, when it ends: all lives, and rewards as they are."""
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin a game."""
+        self._score = 0.0
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the game."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._score += float(reward)
+        if terminated or truncated:
+            info["score"] = self._score
+        return obs, reward, terminated, truncated, info
 
 
 class EpisodicLife(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import Space
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
@@ -44,8 +45,8 @@ class World:
     show_crashes: bool
     registrations: list[bytes]
 
-    def enter(self) -> None:
-        """Make it this process's own."""
+    def enter(self) -> dict[str, EnvSpec]:
+        """Make it this process's own; returns what was registered."""
         sys.path[:] = self.path
         sys.argv[:] = self.arguments
         if self.folder is not None:
@@ -53,10 +54,12 @@ class World:
         for name in set(os.environ) - set(self.environment):
             del os.environ[name]
         os.environ.update(self.environment)
+        specs: dict[str, EnvSpec] = {}
         for pickled in self.registrations:
             with suppress(Exception):  # one that cannot be had here is missed only if it is asked for
-                name, spec = pickle.loads(pickled)
-                gymnasium.registry[name] = spec
+                specs.update([pickle.loads(pickled)])
+        gymnasium.registry.update(specs)
+        return specs
 
 
 @dataclass(frozen=True)

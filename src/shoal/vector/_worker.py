@@ -23,8 +23,10 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
@@ -103,14 +105,15 @@ class _Worker:
 
     def _build(self) -> list[Unit]:
         number, numbers, world, pickled = pickle.loads(self._mail.receive(FOREVER)[0])
+        specs: dict[str, Any] = {}
         if world is not None:
             if world.show_crashes:
                 faulthandler.enable()
-            world.enter()
-            # The parent's registrations, once more when an env's package is imported.
+            specs = world.enter()
+            # A package that an env imports registers its ids once more. The parent's are put back.
             warnings.filterwarnings("ignore", ".*Overriding environment")
         creators = self._creators[number] if self._creators is not None else pickle.loads(pickled)
-        units = build_envs(creators, numbers)
+        units = build_envs([partial(_create, creator, specs) for creator in creators], numbers)
         _one_thread()
         return units
 
@@ -166,6 +169,13 @@ class _Worker:
         self._progress[0] = -1  # what follows goes through all envs
         (by_block,) = arguments
         return [getattr(served, verb)(*own) for served, own in zip(self._blocks, by_block, strict=True)]
+
+
+def _create(creator: Creator, specs: dict[str, Any]) -> Any:
+    try:
+        return creator()
+    finally:
+        gymnasium.registry.update(specs)
 
 
 class _ServedBlock:

@@ -193,11 +193,12 @@ def _engines(
     for_processes: Mapping[str, Any],
 ) -> list[Creator]:
     """Creators of vector envs that have all envs among them: one for each worker."""
-    wrong = {"batch_size", "surplus_envs", "envs_per_worker"}.intersection(for_processes)
+    wrong = {"batch_size", "surplus_envs", "envs_per_worker", "parent_steps"}.intersection(for_processes)
+    wrong |= {"num_envs", "autoreset_mode"}.intersection(kwargs)
     if len(sources) > 1 or wrappers or wrong or for_processes.get("mode") == "async":
         raise ArgumentError(
-            f"env: {sources[0].name!r} steps many envs by itself, so that it stands alone, without "
-            "wrappers, batch_size, surplus_envs, envs_per_worker and mode='async'"
+            f"env: {sources[0].name!r} steps many envs by itself, so that it stands alone, without wrappers, "
+            "batch_size, surplus_envs, envs_per_worker, parent_steps, mode='async' and counts in env_kwargs"
         )
     sizes = split(num_envs, for_processes.get("num_workers", 1), None, 1, parent_steps=False)
     create = sources[0].create
@@ -207,7 +208,8 @@ def _engines(
 def _choose(backend: str, for_processes: dict[str, Any], *, alone: bool) -> Callable[..., VectorEnv]:
     if backend == "auto":
         has_use = not alone and usable_cores() > 1 and Multiprocessing.is_available()
-        backend = "multiprocessing" if has_use or set(for_processes) - {"mode"} else "serial"
+        asked = any(value != "sync" for value in for_processes.values())
+        backend = "multiprocessing" if has_use or asked else "serial"
     if backend == "multiprocessing":
         return Multiprocessing
     if for_processes.get("mode") == "sync":
