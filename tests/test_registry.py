@@ -114,9 +114,7 @@ def test_a_name_like_no_other():
 def test_a_missing_extra_says_how_to_install_it(missing, monkeypatch, name, module, extra):
     missing(module)
     if name.startswith("ALE/"):
-        monkeypatch.delitem(
-            gymnasium.registry, name, raising=False
-        )  # from another test
+        monkeypatch.delitem(gymnasium.registry, name, raising=False)  # from another test
     with pytest.raises(MissingExtra, match=rf'pip install "shoal\[{extra}\]"'):
         shoal.make(name)
 
