@@ -636,3 +636,10 @@ def test_the_score_of_a_game_is_told_when_it_ends():
             raw.reset()
     assert max(scores) > 0
     raw.close()
+
+
+@pytest.mark.parametrize("name", ["atari-pong", "ale-pong"])
+@pytest.mark.parametrize("wrong", ["clip_reward", "frameskip"])
+def test_an_argument_of_another_name_is_refused_with_the_right_ones(name, wrong):
+    with pytest.raises(ArgumentError, match=f"^{wrong}: expected clip_rewards, episodic_.*repeat_action"):
+        shoal.make(name, env_kwargs={wrong: 1})

@@ -197,3 +197,19 @@ def test_engines_stand_alone():
     ):
         with pytest.raises(ArgumentError, match="'ale-pong' steps many envs by itself"):
             shoal.make("ale-pong", num_envs=4, **wrong)
+
+
+def test_arguments_of_the_wrong_type():
+    with pytest.raises(ArgumentTypeError, match=r"env_kwargs: expected a dict or None, got \[1\]"):
+        shoal.make("CartPole-v1", env_kwargs=[1])
+    with pytest.raises(ArgumentTypeError, match="wrappers: expected a list of functions or classes"):
+        shoal.make("CartPole-v1", wrappers=TimeLimit)
+
+
+def test_mujocos_actions_are_clipped_within_their_bounds():
+    with shoal.make("mujoco-pusher", num_envs=1) as vec, shoal.make("Pusher-v5", num_envs=1) as bare:
+        assert vec.single_action_space == bare.single_action_space
+        vec.reset(seed=0)
+        bare.reset(seed=0)
+        far = np.full((1, 7), 9.0, np.float32)
+        assert np.array_equal(vec.step(far)[0], bare.step(np.clip(far, -2, 2))[0])

@@ -18,7 +18,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from shoal.envs.atari import GAMES
+from shoal.envs.atari import GAMES, check_names
 from shoal.errors import ArgumentError
 
 
@@ -70,6 +70,8 @@ def create(
     """
     if render_mode is not None:
         raise ArgumentError(f"render_mode: ale-py's vector env cannot render. Use 'atari-{name}'")
+    taken = {"game", "frameskip", "img_width", "img_height", "grayscale", "stack_num", "use_fire_reset"}
+    check_names(kwargs, AtariVectorEnv, taken={*taken, "reward_clipping"}, own=create)
     if wrong := {"batch_size", "life_loss_info"}.intersection(kwargs):
         raise ArgumentError(
             f"{', '.join(sorted(wrong))}: a vec steps all envs and resets what terminates. Use 'atari-{name}'"

@@ -10,6 +10,8 @@ Nearly all pixels come out the same; those of sprites that flicker may not. Ther
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any, Literal
 
 import gymnasium
@@ -72,6 +74,7 @@ def create(
         >>> obs.shape, obs.dtype, infos["lives"].tolist()
         ((2, 4, 84, 84), dtype('uint8'), [5, 5])
     """
+    check_names(kwargs, AtariEnv, taken={"game", "frameskip", "obs_type"}, own=create)
     if kwargs.get("continuous"):
         raise ArgumentError("continuous: no-ops and FIRE at reset are discrete actions, so all must be")
     ALEInterface.setLoggerMode(LoggerMode.Error)  # AtariEnv does so too, but after the banner
@@ -98,6 +101,21 @@ def create(
     if clip_rewards:
         env = TransformReward(env, sign)
     return FrameStackObservation(env, stack)
+
+
+def check_names(kwargs: dict[str, Any], kind: type, *, taken: set[str], own: Callable[..., Any]) -> None:
+    """Refuse what an env does not take, or takes from arguments of ours, before it is made.
+
+    Raises:
+        ArgumentError: If there is any.
+    """
+    names = set(inspect.signature(own).parameters) - {"name", "num_envs", "autoreset_mode", "kwargs"}
+    more = set(inspect.signature(kind).parameters) - taken - names
+    if wrong := set(kwargs) - more:
+        raise ArgumentError(
+            f"{', '.join(sorted(wrong))}: expected {', '.join(sorted(names))}, or of {kind.__name__} "
+            f"{', '.join(sorted(more))}"
+        )
 
 
 def sign(reward: Any) -> float:

@@ -6,10 +6,13 @@ rewards are as the env gives them: to normalise them is the learner's part.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium
-from gymnasium.wrappers import ClipAction
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.wrappers import TransformAction
 
 from shoal.envs._gymnasium import newest_in
 
@@ -30,4 +33,8 @@ def create(name: str, *, clip_actions: bool = True, **kwargs: Any) -> gymnasium.
         **kwargs: As Gymnasium's env takes them.
     """
     env = gymnasium.make(_IDS[name], **kwargs)
-    return ClipAction(env) if clip_actions else env
+    space = env.action_space
+    if not clip_actions or not isinstance(space, Box):
+        return env
+    # Not by Gymnasium's ClipAction, whose space has no bounds: learners scale by them.
+    return TransformAction(env, partial(np.clip, a_min=space.low, a_max=space.high), space)

@@ -10,7 +10,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode
 
 from shoal.emulation import Creator, is_env
-from shoal.errors import ArgumentError
+from shoal.errors import ArgumentError, ArgumentTypeError
 from shoal.registry import Source, find
 from shoal.vector._cores import usable_cores
 from shoal.vector._plan import split
@@ -107,6 +107,10 @@ def make(
     """
     if backend not in BACKENDS:
         raise ArgumentError(f"backend: expected one of {', '.join(map(repr, BACKENDS))}, got {backend!r}")
+    if not isinstance(env_kwargs, (Mapping, type(None))):
+        raise ArgumentTypeError(f"env_kwargs: expected a dict or None, got {env_kwargs!r}")
+    if not isinstance(wrappers, Iterable) or not all(map(callable, wrappers)):  # type: ignore[redundant-expr]
+        raise ArgumentTypeError(f"wrappers: expected a list of functions or classes, got {wrappers!r}")
     sources = _sources(env)
     mode_of_reset = autoreset(autoreset_mode)
     asked = {
