@@ -166,7 +166,7 @@ def create_nethack(index: int) -> gymnasium.Env:
 def create_minihack(index: int) -> gymnasium.Env:
     from shoal.envs import minihack
 
-    return minihack.create("room-5x5")
+    return minihack.create("room-15x15")
 
 
 def create_lunar_lander(index: int) -> gymnasium.Env:
@@ -193,6 +193,6 @@ ENVS = {
         ),
         EnvSpec("breakout", "Breakout, 84x84x4 grey", create_breakout, num_actions=4, endless=False),
         EnvSpec("nethack", "nethack-score of Shoal", create_nethack, num_actions=23, endless=False),
-        EnvSpec("minihack", "minihack-room-5x5 of Shoal", create_minihack, num_actions=8, endless=False),
+        EnvSpec("minihack", "minihack-room-15x15 of Shoal", create_minihack, num_actions=8, endless=False),
     )
 }
