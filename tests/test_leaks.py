@@ -37,7 +37,8 @@ def test_tidy_up():
 """
 
 
-def test_every_kind_of_leak_fails_its_test(pytester):
+def test_every_kind_of_leak_fails_its_test(pytester, monkeypatch):
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # which would not look at what is everybody's
     pytester.makeconftest((Path(__file__).parent / "conftest.py").read_text())
     pytester.makepyfile(LEAKY)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=100)

@@ -1,5 +1,6 @@
 """What can go wrong in a worker, and what the parent makes of it (numbers: those of our list of failures)."""
 
+import gc
 import os
 import signal
 import threading
@@ -20,6 +21,7 @@ from shoal import _core
 from shoal.errors import Closed, EnvError, ResetNeeded, WorkerDied, WorkerTimeout
 from shoal.testing import CrashEnv, HangEnv, SampleEnv, SentinelEnv, SlowEnv
 from shoal.testing.envs import UnpicklableError
+from shoal.vector import _mail
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
 
@@ -792,3 +794,17 @@ def test_13_envs_are_closed_if_one_cannot_settle_in(tmp_path):
     with pytest.raises(ValueError, match="no rows, please"):
         shoal.Multiprocessing([partial(Unbound, file, file.name == "3") for file in files], num_workers=4)
     assert sorted(tmp_path.iterdir()) == files
+
+
+def test_05_lines_outlive_a_forgotten_vec():
+    """In a cycle, they are not collected before it: it still needs them, to end its workers."""
+    vec = pids()
+    vec.itself = vec
+    lines = [mail._line for mail in vec._crew._mails.values()]
+    workers = vec.call("pid")
+    gc.collect()
+    assert all(line in _mail._in_use for line in lines)
+    del vec
+    gc.collect()
+    assert not any(line in _mail._in_use for line in lines)
+    assert wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), 10)

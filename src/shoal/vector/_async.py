@@ -317,14 +317,13 @@ class AsyncMultiprocessing(Multiprocessing):
                 came = goal(-1.0 if self._timeout is None else self._timeout)
             if came != ALL_PLAIN:
                 self._pool.wait(goal, for_all=False, came=came, whose=wanted)
-        failures = self._pool.failures
-        if not failures:
+        if not self._pool.failures:
             return True
         if self._restarts is None:
             self._unheard = False
             raise first_of(self._pool.take_failures())
-        worker = min(failures)
-        self._mend(worker, failures.pop(worker))
+        worker = min(self._pool.failures)
+        self._mend(worker, self._pool.failures.pop(worker))
         return False
 
     def _mend(self, worker: int, error: BaseException) -> None:

@@ -71,6 +71,11 @@ class Deadline:
         return 1000 * (at_most if left is None else min(left, at_most))
 
 
+# Held here until they are closed. If a forgotten vec is collected in a cycle, say with the exception that it
+# raised, Python would else be free to close them before it, which has still to end its workers by them.
+_in_use: set[socket.socket] = set()
+
+
 class Line:
     """One end of a line between two processes.
 
@@ -80,6 +85,7 @@ class Line:
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
+        _in_use.add(line)
         line.setblocking(False)
 
     def fileno(self) -> int:
@@ -90,10 +96,11 @@ class Line:
         """End the line for both sides, though forks of this process may hold a copy of this end."""
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_RDWR)
-        self._line.close()
+        self.close()
 
     def close(self) -> None:
         """Let go of this end."""
+        _in_use.discard(self._line)
         self._line.close()
 
     def _send(self, part: memoryview | bytes, deadline: Deadline, descriptors: Sequence[int]) -> int:

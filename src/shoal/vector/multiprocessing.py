@@ -296,10 +296,9 @@ class Multiprocessing(VectorEnv):
         from shoal.vector._pool import first_of
 
         self._pool.wait(for_all=self._restarts is not None, came=came)
-        failures = self._pool.take_failures()
-        if failures and self._restarts is None:
-            raise first_of(failures)
-        said = self._pool.heard
+        if self._pool.failures and self._restarts is None:
+            raise first_of(self._pool.take_failures())
+        failures, said = self._pool.take_failures(), self._pool.heard
         if self._restarts is not None:
             for worker in sorted(failures):
                 verbs = dict.fromkeys(self._crew.blocks[worker], self._pending)
