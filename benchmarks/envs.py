@@ -104,6 +104,7 @@ class EnvSpec:
         num_actions: Of its Discrete action space.
         endless: No episode ever ends, so every row of every vector step is a step.
         gymnasium_id: Names the registered env it is, if any.
+        packaged: Makes it as its package does, if `create` differs.
     """
 
     name: str
@@ -112,6 +113,7 @@ class EnvSpec:
     num_actions: int = 2
     endless: bool = True
     gymnasium_id: str | None = None
+    packaged: Callable[[int], gymnasium.Env] | None = None
 
     def creators(self, num_envs: int) -> list[Callable[[], gymnasium.Env]]:
         return [partial(self.create, index) for index in range(num_envs)]
@@ -163,10 +165,22 @@ def create_nethack(index: int) -> gymnasium.Env:
     return nethack.create("score")
 
 
+def package_nethack(index: int) -> gymnasium.Env:
+    import nle  # noqa: F401 - registers its envs
+
+    return gymnasium.make("NetHackScore-v0", disable_env_checker=True)
+
+
 def create_minihack(index: int) -> gymnasium.Env:
     from shoal.envs import minihack
 
     return minihack.create("room-15x15")
+
+
+def package_minihack(index: int) -> gymnasium.Env:
+    import shoal.envs.minihack  # noqa: F401 - registers MiniHack's, without its warnings
+
+    return gymnasium.make("MiniHack-Room-15x15-v0", disable_env_checker=True)
 
 
 def create_lunar_lander(index: int) -> gymnasium.Env:
@@ -192,7 +206,14 @@ ENVS = {
             gymnasium_id=lunar_lander_id(),
         ),
         EnvSpec("breakout", "Breakout, 84x84x4 grey", create_breakout, num_actions=4, endless=False),
-        EnvSpec("nethack", "nethack-score of Shoal", create_nethack, num_actions=23, endless=False),
-        EnvSpec("minihack", "minihack-room-15x15 of Shoal", create_minihack, num_actions=8, endless=False),
+        EnvSpec("nethack", "nethack-score of Shoal", create_nethack, 23, False, packaged=package_nethack),
+        EnvSpec(
+            "minihack",
+            "minihack-room-15x15 of Shoal",
+            create_minihack,
+            num_actions=8,
+            endless=False,
+            packaged=package_minihack,
+        ),
     )
 }

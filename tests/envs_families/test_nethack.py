@@ -98,6 +98,19 @@ def test_an_env_is_as_nle_makes_it(name, flat):
     assert "ABORTED" in statuses
 
 
+@pytest.mark.parametrize("size", [3, 9])
+def test_a_crop_is_as_minihack_cuts_it(size):
+    env = minihack.create("room-5x5", obs_crop_h=size, obs_crop_w=size, obs_crop_pad=7)
+    game = env.unwrapped
+    screen = np.random.default_rng(0).integers(20, 99, (21, 79), dtype=np.int16)
+    for center in [(0, 0), (78, 20), (1, 20), (78, 0), (40, 10), (3, 2), (75, 18)]:
+        expected = type(game)._crop_observation(game, screen, center)
+        found = game._crop_observation(screen, center)
+        assert found.dtype == expected.dtype
+        assert np.array_equal(found, expected)
+    env.close()
+
+
 def test_all_but_the_largest_part_is_observed():
     with shoal.make("nethack-score", backend="serial") as vec:
         assert set(vec.single_observation_space) == set(KEYS)

@@ -36,7 +36,10 @@ class Game(gymnasium.Wrapper[Any, Any, Any, Any]):
         # Gymnasium's checker would warn that nle writes every observation into the same arrays. A vec copies
         # them into its rows before the next step, so that here it is no fault.
         super().__init__(gymnasium.make(spec, disable_env_checker=True))
-        self.unwrapped._quit_game = lambda observation, done: None  # type: ignore[attr-defined]
+        game: Any = self.unwrapped
+        game._quit_game = lambda observation, done: None
+        inform = game._get_information
+        game._get_information = lambda end_status: inform(end_status) if end_status else {}
         self._seeds: np.random.Generator | None = None  # nobody has asked for a seed: NetHack draws its own
         self._warned = False
 
@@ -69,10 +72,9 @@ class Game(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the game."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        if not (terminated or truncated):
-            return observation, reward, terminated, truncated, {}
-        # As a number, so that a vec has numbers too, and not an array of objects.
-        info["end_status"] = int(info["end_status"])
-        if info["end_status"] == ABORTED:
-            terminated, truncated = False, True
+        if info:
+            # As a number, so that a vec has numbers too, and not an array of objects.
+            info["end_status"] = int(info["end_status"])
+            if info["end_status"] == ABORTED:
+                terminated, truncated = False, True
         return observation, reward, terminated, truncated, info

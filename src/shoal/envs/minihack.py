@@ -6,10 +6,13 @@ import random
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 from gymnasium.utils import seeding
+from numpy.typing import NDArray
 
 from shoal.envs._gymnasium import newest_in
 from shoal.envs._nle import Game
@@ -63,10 +66,13 @@ def create(name: str, *, fix_moon_phase: bool = True, **kwargs: Any) -> Game:
 
 
 class _Task(Game):
-    """Some tasks draw their level outside of NetHack, by generators that must follow the seed as well."""
+    """A game whose level follows the seed even if NetHack does not draw it, and whose crops take no time."""
 
     def __init__(self, gymnasium_id: str, **kwargs: Any) -> None:
         super().__init__(gymnasium_id, **kwargs)
+        game: Any = self.unwrapped
+        if game.obs_crop_h == game.obs_crop_w:  # otherwise what MiniHack cuts out is not around the hero
+            game._crop_observation = partial(_crop, game.obs_crop_h, game.obs_crop_pad)
         self._levels: Sequence[int] | None = kwargs.get("seeds")
 
     def _seed(self, game: Any, core: int, display: int) -> None:
@@ -77,3 +83,15 @@ class _Task(Game):
             # Its reset() chooses one of these at random: now of one.
             game._level_seeds = [random.Random(core).choice(self._levels)]
         super()._seed(game, core, display)
+
+
+def _crop(size: int, pad: int, screen: NDArray[Any], center: tuple[int, int]) -> NDArray[Any]:
+    """What is around the center. MiniHack pads the whole screen first, which takes half of its step."""
+    reach = size // 2
+    width = 2 * reach + 1
+    left, top = int(center[0]) - reach, int(center[1]) - reach
+    out = np.full((width, width), pad, screen.dtype)
+    seen = screen[max(top, 0) : top + width, max(left, 0) : left + width]
+    row, column = max(-top, 0), max(-left, 0)
+    out[row : row + seen.shape[0], column : column + seen.shape[1]] = seen
+    return out
