@@ -25,7 +25,11 @@ KEYS = (
 # What our names stand for: the id, and the arguments that make the same of it.
 BARE = {
     "nethack-score": ("NetHackScore-v0", {"observation_keys": KEYS}),
+    "nethack-gold": ("NetHackGold-v0", {"observation_keys": KEYS}),
+    "nethack-eat": ("NetHackEat-v0", {"observation_keys": KEYS}),
+    "nethack-scout": ("NetHackScout-v0", {"observation_keys": KEYS}),
     "minihack-room-ultimate-5x5": ("MiniHack-Room-Ultimate-5x5-v0", {}),
+    "minihack-sokoban1a": ("MiniHack-Sokoban1a-v1", {}),  # its reward compares whole screens
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,15 @@ class Game(gymnasium.Wrapper[Any, Any, Any, Any]):
         game._quit_game = lambda observation, done: None
         inform = game._get_information
         game._get_information = lambda end_status: inform(end_status) if end_status else {}
+        if (compared := self._compared(game)) is not None:
+            _spare_copies(game, compared)
         self._seeds: np.random.Generator | None = None  # nobody has asked for a seed: NetHack draws its own
         self._warned = False
+
+    def _compared(self, game: Any) -> Iterable[int] | None:
+        """The parts of the last observation that the reward looks at; None if it may look at any."""
+        own = type(game).__module__ in ("nle.env.base", "nle.env.tasks")
+        return (game._blstats_index, game._internal_index) if own else None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -78,3 +86,26 @@ class Game(gymnasium.Wrapper[Any, Any, Any, Any]):
             if info["end_status"] == ABORTED:
                 terminated, truncated = False, True
         return observation, reward, terminated, truncated, info
+
+
+class _Screen(tuple[Any, ...]):
+    """The arrays that NetHack writes. Before each step nle copies all of them, to compare one or two."""
+
+    parts: list[Any]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Only thus does nle come by what it copies."""
+        return iter(self.parts)
+
+
+class _Live:
+    """An array that is not worth a copy."""
+
+    def __init__(self, array: Any) -> None:
+        self.copy = lambda: array
+
+
+def _spare_copies(game: Any, compared: Iterable[int]) -> None:
+    arrays, chosen = game.nethack._obs, set(compared)
+    game.nethack._obs = screen = _Screen(arrays)
+    screen.parts = [array if index in chosen else _Live(array) for index, array in enumerate(arrays)]

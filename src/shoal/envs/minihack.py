@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -74,6 +74,12 @@ class _Task(Game):
         if game.obs_crop_h == game.obs_crop_w:  # otherwise what MiniHack cuts out is not around the hero
             game._crop_observation = partial(_crop, game.obs_crop_h, game.obs_crop_pad)
         self._levels: Sequence[int] | None = kwargs.get("seeds")
+
+    def _compared(self, game: Any) -> Iterable[int] | None:
+        from minihack.base import MiniHack
+
+        usual = game.reward_manager is None and type(game)._reward_fn is MiniHack._reward_fn
+        return (game._blstats_index, game._internal_index) if usual else None
 
     def _seed(self, game: Any, core: int, display: int) -> None:
         grid = getattr(game, "minigrid_env", None)
