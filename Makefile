@@ -42,20 +42,21 @@ bench-full: $(VENV)/.ready-cli ## Measure all envs and all peers (about 20 minut
 
 # Python must load the sanitizers first, and leave each object to malloc, so that they see it. What Python
 # itself never frees is no leak of ours: tests/core/test_memory.py looks for those. Left out are the harness and
-# the starting and ending of processes, families of envs and commands, which have no part in the core, and what is
-# slow already without.
+# the starting and ending of processes, families of envs and commands, which have no part in the core, the compiling of
+# kernels, and what is slow already without.
 test-asan: $(ASAN_VENV)/.ready ## Run the tests with AddressSanitizer and UBSan in the core
 	@export LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc SHOAL_CORE=native; \
 	$(ASAN_VENV)/bin/python -c 'from shoal._core import _native; _native.__sanitized__' && \
 	$(ASAN_VENV)/bin/python -m pytest -n 2 -m "not slow" --ignore tests/test_benchmarks.py --ignore tests/vector/test_processes.py \
-	  --ignore tests/envs_families --ignore tests/cli --ignore tests/test_examples.py $(ARGS)
+	  --ignore tests/envs_families --ignore tests/cli --ignore tests/compat --ignore tests/native \
+	  --ignore tests/test_examples.py --ignore tests/test_docs.py $(ARGS)
 
 # ThreadSanitizer cannot start where the kernel scatters addresses wider than it expects, so that is switched off
 # if the machine allows it.
-test-tsan: build/handshake_test ## Run the handshake of the core on threads, with ThreadSanitizer
-	@fixed="setarch $$(uname -m) -R"; $$fixed true 2>/dev/null || fixed=; \
-	TSAN_OPTIONS=halt_on_error=1 $$fixed ./$<
+test-tsan: build/handshake_test build/pool_test ## Run the core's handshake and pool on threads, with ThreadSanitizer
+	@fixed="setarch $$(uname -m) -R"; $$fixed true 2>/dev/null || fixed=; export TSAN_OPTIONS=halt_on_error=1; \
+	$$fixed ./build/handshake_test && $$fixed ./build/pool_test
 
 lint: $(VENV)/.ready-dev ## Check style, format and types
 	@$(PY) -m ruff check
@@ -83,14 +84,14 @@ $(VENV)/.created: $(if $(wildcard $(VENV)/.installing),redo)
 $(VENV)/.ready-cli: $(VENV)/.created $(SETUP_FILES)
 	@echo "Setting up $(VENV) for the demo (first time: about 1 minute)"
 	$(call install,$(BUILD_TOOLS))
-	$(call install,-e ".[cli]")
+	$(call install,-e ".[cli$(,)native]")
 	@touch $@
 
 # nle pins an old Gymnasium, though it runs on the newest: so without what it asks for.
 $(VENV)/.ready-dev: $(VENV)/.created $(SETUP_FILES)
 	@echo "Setting up $(VENV) for development (first time: about 2 minutes)"
 	$(call install,$(BUILD_TOOLS))
-	$(call install,-e ".[dev$(,)cli$(,)atari$(,)box2d$(,)minigrid$(,)mujoco]")
+	$(call install,-e ".[dev$(,)cli$(,)atari$(,)box2d$(,)minigrid$(,)mujoco$(,)native$(,)pettingzoo$(,)sb3]")
 	$(call install,--no-deps nle minihack)
 	@touch $(VENV)/.ready-cli $@
 
@@ -105,6 +106,6 @@ $(ASAN_VENV)/.ready: $(VENV)/.ready-dev
 	@touch $@
 
 # Straight from the compiler: it has nothing to do with Python.
-build/handshake_test: core/tests/handshake_test.cpp core/include/shoal/handshake.hpp core/include/shoal/seats.hpp
+build/%_test: core/tests/%_test.cpp $(addprefix core/include/shoal/,handshake.hpp seats.hpp pool.hpp)
 	@mkdir -p $(@D)
 	@$(CXX) -std=c++17 -O1 -g -fsanitize=thread -Wall -Wextra -Wpedantic -Werror -pthread -I core/include $< -o $@

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # The order in which tables list them.
-ADAPTERS = ("bare", "shoal", "gymnasium", "sb3", "pufferlib", "tianshou", "envpool")
+ADAPTERS = ("bare", "shoal", "native", "gymnasium", "sb3", "pufferlib", "tianshou", "envpool")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 // The Python face of the core; its classes are documented on their twins in shoal/_core/_reference.py.
 #include "shoal/actions.hpp"
+#include "shoal/native_loop.hpp"
 #include "shoal/pack.hpp"
 #include "shoal/python.hpp"
 #include "shoal/signals.hpp"
@@ -50,6 +51,26 @@ NB_MODULE(_native, module) {
         .def("resume", &shoal::Transitions::resume)
         .def("take", &shoal::Transitions::take)
         .def("figures", &shoal::Transitions::figures);
+
+    using Loop = shoal::NativeLoop;
+    nb::class_<Loop>(module, "NativeLoop", nb::type_slots(shoal::collectable<Loop>))
+        .def(nb::init<std::uintptr_t, nb::object, nb::object, std::int64_t, std::size_t, int, int>(), "kernel"_a,
+             "columns"_a, "keeps"_a, "envs"_a, "threads"_a, "pauses"_a, "yields"_a)
+        .def("run", &Loop::run)
+        .def("prepare", &Loop::prepare, "place"_a, "verb"_a, "actions"_a, "mask"_a, "results"_a)
+        .def("step", &Loop::step, nb::arg().none())
+        .def("figures", &Loop::figures)
+        .def("threads", &Loop::threads)
+        .def("close", &Loop::close);
+    using Queue = shoal::NativeQueue;
+    nb::class_<Queue>(module, "NativeQueue", nb::type_slots(shoal::collectable<Queue>))
+        .def(nb::init<std::uintptr_t, nb::object, nb::object, const std::vector<std::int64_t>&, std::size_t, int, int>(),
+             "kernel"_a, "columns"_a, "keeps"_a, "ends"_a, "threads"_a, "pauses"_a, "yields"_a)
+        .def("submit", &Queue::submit)
+        .def("collect", &Queue::collect)
+        .def("kept", &Queue::kept)
+        .def("result", &Queue::result)
+        .def("close", &Queue::close);
 
     module.def("office_nbytes", &shoal::Office::nbytes);
     module.def("progress_offset", [](std::size_t worker, std::size_t blocks) {

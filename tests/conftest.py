@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Kernels that tests compile are kept with the builds; processes that tests start find them there too.
+os.environ.setdefault("SHOAL_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "kernels"))
+
 settings.register_profile(
     "default",
     deadline=None,

@@ -392,7 +392,8 @@ def state():
     return (
         sorted(os.listdir("/proc/self/fd")), threading.enumerate(), list(warnings.filters), dict(os.environ),
         sys.stdout, sys.stderr, os.getcwd(), [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)],
-        set(gymnasium.registry), os.listdir("."), sys.path[:], sys.getswitchinterval(),
+        {name for name in gymnasium.registry if not name.startswith("shoal/")}, os.listdir("."), sys.path[:],
+        sys.getswitchinterval(),
     )
 before = state()
 import shoal

@@ -20,7 +20,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_blocks_run(page):
     text = page.read_text()
-    if _core.NAME != "native" and "Multiprocessing(" in text:
+    if _core.NAME != "native" and re.search(r"Multiprocessing\(|NativeEnv|as_vec_env", text):
         pytest.skip("the page needs the compiled core")
     namespace: dict = {"__name__": "__docs__"}
     for match in BLOCK.finditer(text):
@@ -44,7 +44,22 @@ MODULES = [
     info.name for info in pkgutil.walk_packages(shoal.__path__, "shoal.") if not info.name.endswith("_native")
 ]
 NEED_THE_CORE = {
-    f"shoal.vector.{name}" for name in ("multiprocessing", "_crew", "_pool", "_restarts", "_share", "_worker")
+    "shoal.envs.breakout",
+    "shoal.envs.snake",
+    "shoal.native.env",
+    *(
+        f"shoal.vector.{name}"
+        for name in [
+            "multiprocessing",
+            "native",
+            "_async_pool",
+            "_crew",
+            "_pool",
+            "_restarts",
+            "_share",
+            "_worker",
+        ]
+    ),
 }
 
 

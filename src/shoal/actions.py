@@ -29,6 +29,7 @@ class ActionWriter:
     Attributes:
         single_space: The space of one row's action, as the user sees it.
         env_ids: The env of each row, for messages, if it does not follow from the row.
+        usual: Takes batches that need no conversion, as nearly all are; None where there is no such thing.
     """
 
     def __init__(self, layout: Layout, arena: Arena, agents_per_env: int, *, flat: bool) -> None:
@@ -45,12 +46,12 @@ class ActionWriter:
         ]
         self._floats = [i for i, field in enumerate(layout.fields) if field.dtype.kind == "f"]
         # By far the most common: actions of one field, which come as an array that needs no conversion.
-        self._usual: ActionColumn | None = None
+        self.usual: ActionColumn | None = None
         root = layout.root
         same = self._codec is None or self._codec.space == layout.space  # the flat form may be no other
         if same and isinstance(root, Leaf) and root.field.kind in (Kind.ARRAY, Kind.SCALAR):
             bounds = root.field.bounds() if is_discrete(root.field) else (None, None)
-            self._usual = ActionColumn(self._packer.columns[root.index], *bounds)
+            self.usual = ActionColumn(self._packer.columns[root.index], *bounds)
 
     def _range(self, index: int) -> tuple[int, NDArray[Any], Any, Any]:
         """A field's column with its bounds; no lower bound if the upper one catches all."""
@@ -69,8 +70,8 @@ class ActionWriter:
         Raises:
             ActionError: If any needed action does not fit. No env has moved.
         """
-        if self._usual is not None:
-            count = self._usual.take(actions, needed)
+        if self.usual is not None:
+            count = self.usual.take(actions, needed)
             if count >= 0:
                 return count
         return self._write_any(actions, needed)

@@ -5,6 +5,7 @@
     gymnasium.Env, or a class of its shape     SingleEnv: one row
     old gym: reset() -> obs, 4-tuples, seed()  SingleEnv: one row
     shoal.Env                                  itself: num_agents rows, written in place
+    PettingZoo: parallel and AEC               AgentsEnv: a row for each possible agent
     a vector env                               itself: its envs become envs of ours
 
 Observations are packed into rows by the steppers (`shoal._core`); this file only evens out the verbs.
@@ -22,6 +23,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.vector import VectorEnv
 
+from shoal.agents import AgentsEnv
 from shoal.env import Env
 from shoal.errors import ArgumentError, ArgumentTypeError, SpaceError
 
@@ -140,11 +142,6 @@ def adopt(env: Any) -> SingleEnv | Env | VectorEnv[Any, Any, Any]:
     """
     if isinstance(env, VectorEnv):
         return env
-    if hasattr(env, "possible_agents"):
-        raise ArgumentTypeError(
-            f"{type(env).__name__} is a PettingZoo env, which Shoal does not convert yet. "
-            "Write its agents as the rows of a shoal.Env."
-        )
     missing = [
         name
         for name in ("reset", "step", "observation_space", "action_space")
@@ -154,6 +151,8 @@ def adopt(env: Any) -> SingleEnv | Env | VectorEnv[Any, Any, Any]:
         raise ArgumentTypeError(
             f"a creator must return an env, got {type(env).__name__} without {', '.join(missing)}"
         )
+    if hasattr(env, "possible_agents") and not isinstance(env, Env):
+        return AgentsEnv(env)
     for name in ("observation_space", "action_space"):
         space = to_gymnasium_space(getattr(env, name))
         if not isinstance(space, Space):

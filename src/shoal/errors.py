@@ -2,6 +2,7 @@
 
     ShoalError
     ├── SpaceError (TypeError)               a space that has no fixed layout
+    ├── NativeError (TypeError)              an env class that cannot be compiled
     ├── SpaceMismatch (RuntimeError, ValueError)  the envs of one vec disagree about a space
     │   └── SpaceKindMismatch (TypeError)    ... about its very type
     ├── ArgumentError (ValueError)           an argument that cannot work
@@ -55,6 +56,10 @@ class ShoalError(Exception):
 
 class SpaceError(ShoalError, TypeError):
     """A space that cannot be laid out as bytes of a fixed size."""
+
+
+class NativeError(ShoalError, TypeError):
+    """A class of compiled envs that cannot work; the message shows the line."""
 
 
 class SpaceMismatch(ShoalError, RuntimeError, ValueError):

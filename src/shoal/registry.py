@@ -2,6 +2,7 @@
 
 A name is looked up in this order, by `shoal.make` and on the command line alike:
 
+    shoal/Foragers-v0        an env of Shoal's own
     CartPole-v1              a Gymnasium id, made by Gymnasium as ever
     atari-breakout           an id of a family: a package with the preprocessing its users expect
     my-maze                  a name that `shoal.register` was told
@@ -30,6 +31,7 @@ import gymnasium
 
 from shoal.emulation import is_env
 from shoal.errors import ArgumentError, ArgumentTypeError, MissingExtra, UnknownEnv
+from shoal.native import is_native
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,37 @@ FAMILIES = {
             ("nle", "minihack"),
             ("MiniHack-",),
         ),
+        Family(
+            "pettingzoo",
+            "games of many agents",
+            "shoal.envs.pettingzoo",
+            "pettingzoo",
+            ("pettingzoo", "pymunk", "scipy"),
+        ),
     )
 }
+
+OWN = {
+    "shoal/Acrobot-v1": "shoal.envs.acrobot:Acrobot",
+    "shoal/Breakout-v0": "shoal.envs.breakout:Breakout",
+    "shoal/CartPole-v1": "shoal.envs.cartpole:CartPole",
+    "shoal/Foragers-v0": "shoal.envs.foragers:Foragers",
+    "shoal/MountainCar-v0": "shoal.envs.mountain_car:MountainCar",
+    "shoal/MountainCarContinuous-v0": "shoal.envs.mountain_car:MountainCarContinuous",
+    "shoal/Pendulum-v1": "shoal.envs.pendulum:Pendulum",
+    "shoal/Snake-v0": "shoal.envs.snake:Snake",
+    "shoal/ProbeBandit-v0": "shoal.envs.probes:Bandit",
+    "shoal/ProbeContinuous-v0": "shoal.envs.probes:Continuous",
+    "shoal/ProbeMemory-v0": "shoal.envs.probes:Memory",
+    "shoal/ProbeAgents-v0": "shoal.envs.probes:Agents",
+    "shoal/ProbeNested-v0": "shoal.envs.probes:Nested",
+    "shoal/ProbePassword-v0": "shoal.envs.probes:Password",
+    "shoal/ProbeSquared-v0": "shoal.envs.probes:Squared",
+    "shoal/ProbeStochastic-v0": "shoal.envs.probes:Stochastic",
+}
+"""Envs of Shoal's own, by id: compiled ones, all but Foragers."""
+
+ANY = "shoal/make"  # by which gymnasium.make_vec makes whatever `env=` says
 
 # Where Gymnasium's own envs need a package of a family.
 ENTRY_POINTS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
@@ -196,11 +227,6 @@ def register(name: str, creator: Callable[..., Any]) -> None:
     _registered[name] = creator
 
 
-def registered() -> list[str]:
-    """The names that `register` was told."""
-    return sorted(_registered)
-
-
 def find(name: str) -> Source:
     """What a name stands for.
 
@@ -208,11 +234,14 @@ def find(name: str) -> Source:
         UnknownEnv: If nothing has that name.
         MissingExtra: If it needs a package that is not installed.
     """
+    if name in OWN:
+        made = _own(OWN[name])
+        return Source(made if is_native(made) else partial(_create_own, OWN[name]), name)
     family = _family_of(name)
     known = name in gymnasium.registry or name in _registered
     if family is not None and not known and family.prefixes and name.startswith(family.prefixes):
         family.register_ids()
-    if name in gymnasium.registry or _is_in_a_module(name):
+    if (name in gymnasium.registry and name != ANY) or _is_in_a_module(name):
         return _gymnasium_source(name)
     if family is not None and name.startswith(f"{family.name}-"):
         module, own = family.load(), name.removeprefix(f"{family.name}-")
@@ -254,6 +283,41 @@ def _gymnasium_source(name: str) -> Source:
     return Source(partial(gymnasium.make, name), name, gymnasium_id=own)
 
 
+def tell_gymnasium() -> None:
+    """Register what ``gymnasium.make`` and ``gymnasium.make_vec`` may ask for."""
+    for name in OWN:
+        if name not in gymnasium.registry:
+            gymnasium.register(
+                name,
+                entry_point="shoal.registry:create_single",
+                vector_entry_point="shoal.vector.making:make_own",
+                kwargs={"env": name},
+            )
+    if ANY not in gymnasium.registry:
+        gymnasium.register(ANY, vector_entry_point="shoal:make")
+
+
+def _own(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _create_own(place: str, /, **kwargs: Any) -> Any:
+    return _own(place)(**kwargs)
+
+
+def create_single(env: str, **kwargs: Any) -> Any:
+    """What ``gymnasium.make`` calls for an env of Shoal's own.
+
+    Raises:
+        ArgumentError: If it has several agents.
+    """
+    made = _own(OWN[env])
+    if not is_native(made):
+        raise ArgumentError(f"env: {env} has several agents, and Gymnasium's envs have one: use shoal.make")
+    return made(**kwargs)
+
+
 def _create_in_family(module: str, name: str, /, **kwargs: Any) -> Any:
     """By name, so that a worker imports only what it needs."""
     return importlib.import_module(module).create(name, **kwargs)
@@ -268,6 +332,8 @@ def _in_file(path: Path, attribute: str) -> Callable[..., Any]:
         raise UnknownEnv(f"env: {path} has no {attribute!r}")
     if is_env(creator) or not callable(creator):
         raise ArgumentTypeError(f"env: expected a class or a function in {path}, got {creator!r}")
+    if is_native(creator):
+        return creator  # type: ignore[no-any-return]
     return partial(_create_in_file, path, attribute)
 
 
@@ -305,7 +371,7 @@ def _unknown(name: str) -> str:
 
 
 def _known_names() -> list[str]:
-    names = [*gymnasium.registry, *_registered]
+    names = [*(name for name in gymnasium.registry if name != ANY), *_registered]
     for family in FAMILIES.values():
         with suppress(Exception):  # one whose package is missing, or broken, suggests nothing
             names += family.names()

@@ -372,7 +372,7 @@ def test_envs_that_are_no_gymnasium_envs(file):
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}  # noqa: PTH109 - the tests are a package
     rows = shoal("bench", f"{path}:Turns", "--num-envs", 2, "--seconds", 0.3, env=environment)
     vector = shoal("bench", f"{path}:pair", "--num-envs", 2, "--seconds", 0.3, env=environment)
-    for done, said in ((rows, "a shoal.Env steps only inside a vec"), (vector, "is a vector env already")):
+    for done, said in ((rows, "steps one agent at a time"), (vector, "is a vector env already")):
         assert (done.returncode, done.stderr) == (0, "")
         lines = lines_of(done.stdout)
         assert lines["bare loop"] == said

@@ -153,11 +153,16 @@ class ActionColumn {
     // The number of rows taken, or -1.
     npy_intp take(nb::handle batch, nb::handle needed) const {
         auto* array = reinterpret_cast<PyArrayObject*>(batch.ptr());
-        if (!check_ || !PyArray_CheckExact(batch.ptr()) || !has_dtype(array, dtype_) ||
-            !PyArray_IS_C_CONTIGUOUS(array) || PyArray_NDIM(array) != static_cast<int>(shape_.size()) ||
-            std::memcmp(PyArray_DIMS(array), shape_.data(), shape_.size() * sizeof(npy_intp)) != 0)
-            return -1;
+        if (!fits(batch)) return -1;
         return check_->take(PyArray_BYTES(array), column<npy_bool>(needed, NPY_BOOL, shape_[0]), *this);
+    }
+
+    // The data of a batch that could be taken as it is, if every row that needs an action has a good one; else null.
+    const char* holds(nb::handle batch, const npy_bool* needed) const {
+        auto* array = reinterpret_cast<PyArrayObject*>(batch.ptr());
+        if (!fits(batch) || !PyArray_ISALIGNED(array) || !check_->holds(PyArray_BYTES(array), needed, *this))
+            return nullptr;
+        return PyArray_BYTES(array);
     }
 
     void clear() {
@@ -170,11 +175,48 @@ class ActionColumn {
    private:
     struct Check {
         virtual ~Check() = default;
+        virtual bool holds(const char* batch, const npy_bool* needed, const ActionColumn& into) const = 0;
         virtual npy_intp take(const char* batch, const npy_bool* needed, const ActionColumn& into) const = 0;
     };
 
+    // As it is: of this dtype and shape, one row after another.
+    bool fits(nb::handle batch) const {
+        auto* array = reinterpret_cast<PyArrayObject*>(batch.ptr());
+        return check_ && PyArray_CheckExact(batch.ptr()) && has_dtype(array, dtype_) &&
+               PyArray_IS_C_CONTIGUOUS(array) && PyArray_NDIM(array) == static_cast<int>(shape_.size()) &&
+               std::memcmp(PyArray_DIMS(array), shape_.data(), shape_.size() * sizeof(npy_intp)) == 0;
+    }
+
     template <typename T>
     struct CheckOf : Check {
+        bool holds(const char* batch, const npy_bool* needed, const ActionColumn& into) const override {
+            const npy_intp rows = into.shape_[0], size = into.size_;
+            if constexpr (std::is_same_v<T, npy_int64>) {
+                if (size == 1 && !low.empty() && high[0] >= low[0]) {
+                    // By sign bits alone, which compilers turn into vectors: a number is outside if its distance
+                    // from one of the bounds is negative.
+                    const auto* numbers = reinterpret_cast<const npy_uint64*>(batch);
+                    const auto first = static_cast<npy_uint64>(low[0]);
+                    const auto span = static_cast<npy_uint64>(high[0]) - first;
+                    npy_uint64 wrong = 0;
+                    for (npy_intp row = 0; row < rows; ++row) {
+                        const npy_uint64 above = numbers[row] - first;
+                        wrong |= (above | (span - above)) & (npy_uint64{0} - (needed[row] & npy_uint64{1}));
+                    }
+                    return wrong >> 63 == 0 && span >> 63 == 0;
+                }
+            }
+            bool good = true;
+            for (npy_intp row = 0; row < rows; ++row) {
+                if (!needed[row]) continue;
+                for (npy_intp i = 0; i < size; ++i) {
+                    T value;
+                    std::memcpy(&value, batch + (row * size + i) * static_cast<npy_intp>(sizeof(T)), sizeof(T));
+                    good &= is_good(value, i);
+                }
+            }
+            return good;
+        }
         npy_intp take(const char* batch, const npy_bool* needed, const ActionColumn& into) const override {
             const npy_intp rows = into.shape_[0], size = into.size_;
             npy_intp taken = 0;
@@ -186,15 +228,18 @@ class ActionColumn {
                     T value;
                     const auto at = i * static_cast<npy_intp>(sizeof(T));
                     std::memcpy(&value, batch + row * size * static_cast<npy_intp>(sizeof(T)) + at, sizeof(T));
-                    good &= !is_nan(value);
-                    if constexpr (std::is_integral_v<T>) {
-                        const auto bound = static_cast<std::size_t>(i);
-                        if (!low.empty()) good &= value >= low[bound] && value <= high[bound];
-                    }
+                    good &= is_good(value, i);
                     std::memcpy(into.data_ + row * into.stride_ + at, &value, sizeof(T));
                 }
             }
             return good ? taken : -1;
+        }
+        bool is_good(T value, npy_intp i) const {
+            if constexpr (std::is_integral_v<T>) {
+                const auto bound = static_cast<std::size_t>(i);
+                return low.empty() || (value >= low[bound] && value <= high[bound]);
+            }
+            return !is_nan(value);
         }
         std::vector<T> low, high;
     };

@@ -109,7 +109,7 @@ def bare(task: Task) -> Loop:
     unit = task.first
     if not isinstance(unit, SingleEnv):
         several = isinstance(unit, gymnasium.vector.VectorEnv)
-        raise Unfit("is a vector env already" if several else "a shoal.Env steps only inside a vec")
+        raise Unfit("is a vector env already" if several else "steps one agent at a time")
     unit.reset(0, None)
     return BareLoop(unit.env, [list(iterate(task.action_space, batch)) for batch in task.batches])
 

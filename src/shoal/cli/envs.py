@@ -15,7 +15,7 @@ from tyro.conf import Positional, arg
 
 from shoal.cli._terminal import Display, quiet
 from shoal.cli._turns import why
-from shoal.registry import FAMILIES, registered
+from shoal.registry import FAMILIES, OWN
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,19 @@ class Known:
     failures: dict[str, str] = field(default_factory=dict)
 
     def names(self) -> list[str]:
-        """All, those of families last but for registered ones; with ids that families brought along."""
+        """All, those of families last; with ids that families brought along."""
         of_families = [name for names in self.families.values() for name in names]
-        return [*sorted(gymnasium.registry), *of_families, *registered()]
+        return [*OWN, *gymnasium_ids(), *of_families]
+
+
+def gymnasium_ids() -> list[str]:
+    """Those that are not Shoal's."""
+    return sorted(name for name in gymnasium.registry if not name.startswith("shoal/"))
 
 
 def look_around(display: Display) -> Known:
     """Load every family that is installed."""
-    known = Known(sorted(gymnasium.registry))
+    known = Known(gymnasium_ids())
     for family in FAMILIES.values():
         if family.is_installed:
             display.say(f"looking at {family.name}")
@@ -86,8 +91,8 @@ def print_summary(known: Known) -> None:
     table.add_column("envs", justify="right", no_wrap=True)
     table.add_column("about")
     table.add_column("")
-    own = len(known.gymnasium)
-    table.add_row("Gymnasium ids", f"{own:,}", "such as CartPole-v1", "installed")
+    table.add_row("shoal/...", f"{len(OWN):,}", "Shoal's own", "installed")
+    table.add_row("Gymnasium ids", f"{len(known.gymnasium):,}", "such as CartPole-v1", "installed")
     for family in FAMILIES.values():
         cells = [f"{family.name}-...", "", family.about]
         if family.name in known.families:
@@ -98,8 +103,6 @@ def print_summary(known: Known) -> None:
         else:
             how = Text(family.pip, style="yellow", no_wrap=True)
         table.add_row(*cells, how)
-    for name in registered():
-        table.add_row(name, "1", "given to shoal.register", "")
     table.add_row("file.py:Class", "", "a class or function in a file", "")
     console.print(table)
     console.print(Text("\nshoal envs TEXT lists all names with TEXT in them", style="dim"))

@@ -7,7 +7,15 @@ check_vector_env(shoal.Serial)             does this backend keep the whole cont
 from shoal.testing.check_env import check_env
 from shoal.testing.check_vector_env import check_vector_env
 from shoal.testing.contract import ContractViolation
-from shoal.testing.envs import CrashEnv, HangEnv, SampleEnv, SentinelEnv, SentinelRows, SlowEnv
+from shoal.testing.envs import (
+    CrashEnv,
+    HangEnv,
+    SampleEnv,
+    SentinelAgent,
+    SentinelEnv,
+    SentinelRows,
+    SlowEnv,
+)
 from shoal.testing.spaces import SPACES, UNSIZED_SPACES, random_space
 
 __all__ = [
@@ -17,6 +25,7 @@ __all__ = [
     "CrashEnv",
     "HangEnv",
     "SampleEnv",
+    "SentinelAgent",
     "SentinelEnv",
     "SentinelRows",
     "SlowEnv",

@@ -118,6 +118,44 @@ class SentinelRows(Env):
         return info
 
 
+class SentinelAgent:
+    """A sentinel as a PettingZoo env of one agent: the same moments, by a third contract.
+
+    Args:
+        env_id: As for `SentinelEnv`.
+        max_length: As for `SentinelEnv`.
+    """
+
+    possible_agents = ("sentinel",)
+
+    def __init__(self, env_id: int = 0, max_length: int = 7) -> None:
+        self.sentinel = SentinelEnv(env_id, max_length)
+        self.env_id = env_id
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        """Of the agent."""
+        return SentinelEnv.observation_space
+
+    def action_space(self, agent: str) -> Space[Any]:
+        """Of the agent."""
+        return SentinelEnv.action_space
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], ...]:
+        """Begin an episode."""
+        self.agents = list(self.possible_agents)
+        return tuple({"sentinel": part} for part in self.sentinel.reset(seed=seed, options=options))
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        """Move on by one."""
+        moment = self.sentinel.step(actions["sentinel"])
+        if moment[2] or moment[3]:
+            self.agents = []
+        return tuple({"sentinel": part} for part in moment)
+
+
 class SampleEnv(gymnasium.Env[Any, Any]):
     """An env with any spaces: observations are samples, actions are checked against their space.
 

@@ -3,6 +3,7 @@
 from shoal.vector.base import VectorEnv
 from shoal.vector.making import make
 from shoal.vector.multiprocessing import Multiprocessing
+from shoal.vector.native import Native
 from shoal.vector.serial import Serial
 
-__all__ = ["Multiprocessing", "Serial", "VectorEnv", "make"]
+__all__ = ["Multiprocessing", "Native", "Serial", "VectorEnv", "make"]

@@ -1,9 +1,12 @@
-"""The verbs of an asynchronous pool: more envs than a batch, and no waiting for the slowest."""
+"""The verbs of an asynchronous vec: more envs than a batch, and no waiting for the slowest.
+
+A backend says how blocks of envs are moved: by `_reset_all`, `_reset_some` and `_begin_steps`, which begin
+something, `_arrive`, which waits for a batch, and `_said_by`, which has the infos of one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -13,45 +16,68 @@ from numpy.typing import NDArray
 
 from shoal._core.run import Infos
 from shoal.batch import Batch
-from shoal.buffers import Arena, count_true
+from shoal.buffers import count_true
 from shoal.errors import ArgumentError, NothingPending, ResetNeeded, WrongMode
 from shoal.vector._flow import Flow
 from shoal.vector._hand import Hand
 from shoal.vector._hands import Hands
-from shoal.vector._plan import Plan
-from shoal.vector._pool import ALL_PLAIN, first_of
-from shoal.vector.base import FAILED, READY, Result
-from shoal.vector.multiprocessing import Multiprocessing
-from shoal.vector.statistics import Meter, report
+from shoal.vector._plan import Part
+from shoal.vector.base import FAILED, READY, VectorEnv
+from shoal.vector.statistics import Meter
 
 
-class AsyncMultiprocessing(Multiprocessing):
-    """What `Multiprocessing` makes if a batch has less than all envs, or with ``mode="async"``."""
+class AsyncVerbs(VectorEnv):
+    """What every asynchronous vec has, wherever its envs run."""
 
     _reset_verb = "async_reset"
     _failed_before = "the last call failed, or was interrupted: call async_reset(), which begins anew"
 
-    def _take_shape(self, plan: Plan, arena: Arena) -> None:
-        sizes = {part.num_envs for part in self._parts}
+    def _divide(self, parts: Sequence[Part], per_batch: int, order: str) -> None:
+        """Be made of these blocks, so many of which are a batch."""
+        sizes = {part.num_envs for part in parts}
         if len(sizes) > 1:
             raise ArgumentError(
                 f"batch_size: expected creators that make equally many envs, got blocks of {sorted(sizes)}"
             )
         if self.observation_mode != "same":
             raise ArgumentError("observation_mode: an asynchronous vec has only 'same', got another")
-        self._crew.reset_verb = self._reset_verb
-        self._flow = Flow(len(self._parts), plan.per_batch, self._order)
-        self._hands = Hands(self._whole, self._parts)
-        self._verbs = ["reset"] * len(self._parts)  # that each block was last sent for
+        self._block_size, self._order = parts[0].num_envs, order
+        self._flow = Flow(len(parts), per_batch, order)
+        self._hands = Hands(self._whole, parts)
+        self._verbs = ["reset"] * len(parts)  # that each block was last sent for
         self._hand: Hand | None = None  # what was received last, if it has not been sent
         self._held: list[Hand] = []  # all that were received, and not sent as a whole
-        self._cut: list[int] = []  # bereft blocks that were sent, and are to say so
         self._meter = Meter()
-        envs = plan.per_batch * self._parts[0].num_envs
+        envs = per_batch * self._block_size
         rows = envs * self.agents_per_env
         self.batch_size = envs * self._stride
         self.observation_space = batch_space(self.single_observation_space, rows)
         self.action_space = batch_space(self.single_action_space, rows)
+
+    # -- what a backend provides -----------------------------------------------------------------------
+
+    def _reset_all(
+        self, chosen: NDArray[np.bool_], seeds: Sequence[int | None], options: dict[str, Any] | None
+    ) -> None:
+        raise NotImplementedError
+
+    def _reset_some(
+        self,
+        blocks: list[int],
+        chosen: NDArray[np.bool_],
+        seeds: Sequence[int | None],
+        options: dict[str, Any] | None,
+    ) -> None:
+        raise NotImplementedError
+
+    def _begin_steps(self, hand: Hand) -> None:
+        raise NotImplementedError
+
+    def _arrive(self) -> list[int]:
+        raise NotImplementedError
+
+    def _said_by(self, blocks: Sequence[int]) -> Infos:
+        raise NotImplementedError
 
     # -- Gymnasium's verbs -----------------------------------------------------------------------------
 
@@ -84,22 +110,6 @@ class AsyncMultiprocessing(Multiprocessing):
             blocks = self._blocks_to_reset(chosen)
             self._move(lambda: self._reset_some(blocks, chosen, seeds, options), READY)
 
-    def _reset_all(
-        self, chosen: NDArray[np.bool_], seeds: Sequence[int | None], options: dict[str, Any] | None
-    ) -> None:
-        """Whatever is where, everything begins anew."""
-        self._check_owner()
-        blocks = list(range(len(self._parts)))
-        requests = self._reset_requests(blocks, chosen, seeds, options)
-        if self._restarts is not None:
-            self._restarts.begin(blocks, chosen, seeds, options)
-        self._drop_what_is_under_way("async_reset")
-        self._replace_the_lost()
-        self._flow.restart()
-        self._let_go()
-        self._cut = []
-        self._ask_resets(blocks, requests)
-
     def _blocks_to_reset(self, chosen: NDArray[np.bool_]) -> list[int]:
         """The batches in hand with these envs. They come back as a whole, as they were received."""
         wanted = set(self._hands.block_of[chosen].tolist())
@@ -109,34 +119,6 @@ class AsyncMultiprocessing(Multiprocessing):
                 f"reset_mask: expected only envs that were received and not sent, but {envs} are under way"
             )
         return [block for hand in self._flow.hands if wanted & set(hand) for block in hand]
-
-    def _reset_some(
-        self,
-        blocks: list[int],
-        chosen: NDArray[np.bool_],
-        seeds: Sequence[int | None],
-        options: dict[str, Any] | None,
-    ) -> None:
-        self._check_owner()
-        requests = self._reset_requests(blocks, chosen, seeds, options)
-        self._crew.notice_deaths()
-        self._miss_the_lost()
-        if self._restarts is not None:
-            self._restarts.begin(blocks, chosen, seeds, options)
-        self._flow.send(blocks)
-        self._let_go()
-        # What was to be reset is gone: its rows say so, and wait for another reset.
-        gone = self._cut_off(blocks)
-        there = [
-            (block, request) for block, request in zip(blocks, requests, strict=True) if block not in gone
-        ]
-        self._ask_resets([block for block, _ in there], [request for _, request in there])
-
-    def _ask_resets(self, blocks: Sequence[int], requests: Sequence[bytes]) -> None:
-        for block, request in zip(blocks, requests, strict=True):
-            self._verbs[block] = "reset"
-            self._pool.ask(block, request)
-        self._unheard = True
 
     def send(self, actions: Any, env_ids: NDArray[np.int64] | None = None) -> None:
         """Begin a step of the envs that were received.
@@ -204,41 +186,6 @@ class AsyncMultiprocessing(Multiprocessing):
             )
         return blocks
 
-    def _begin_steps(self, hand: Hand) -> None:
-        self._check_owner()
-        self._miss_the_lost()
-        if self._restarts is not None:
-            self._restarts.begin(hand.blocks)
-        self._hands.scatter(hand)
-        self._flow.send(hand.blocks)
-        gone = self._cut_off(hand.blocks)
-        for block in hand.blocks:
-            self._verbs[block] = "step"
-        self._pool.post_steps([block for block in hand.blocks if block not in gone])
-        self._unheard = True
-        if hand not in self._held:  # put together only now
-            self._hands.release(hand)
-        self._let_go()
-
-    def _miss_the_lost(self) -> None:
-        """Who has died while nothing of its was under way: replaced, or told."""
-        for worker in sorted(self._crew.lost):
-            error = self._crew.loss(worker)
-            if self._restarts is None:
-                raise error
-            self._mend(worker, error)
-
-    def _cut_off(self, blocks: Sequence[int]) -> set[int]:
-        """Those whose worker was replaced while they were in hand. `recv` will have them say so."""
-        if self._restarts is None:
-            return set()
-        gone = self._restarts.bereft.intersection(blocks)
-        for block in [block for block in blocks if block in gone]:
-            self._restarts.sever(block)
-            self._verbs[block] = "step"
-            self._cut.append(block)
-        return gone
-
     def _let_go(self) -> None:
         """What is not in hand any more may be used again."""
         in_hand = self._flow.in_hand()
@@ -258,7 +205,7 @@ class AsyncMultiprocessing(Multiprocessing):
         if self._state is FAILED:
             raise ResetNeeded(self._failed_before)
         if len(self._flow.sent) < self._flow.per_batch:
-            envs = len(self._flow.sent) * self._parts[0].num_envs
+            envs = len(self._flow.sent) * self._block_size
             wanted = self.batch_size // self._stride
             first = "send actions for what is in hand" if self._flow.hands else "call async_reset()"
             raise NothingPending(
@@ -277,102 +224,7 @@ class AsyncMultiprocessing(Multiprocessing):
         self._held.append(hand)
         return hand.batch(rewards, terminations, truncations, infos), episodes
 
-    def _said_by(self, blocks: Sequence[int]) -> Infos:
-        pairs: Infos = []
-        if self._pool.heard:
-            size = len(self._hands.env_ids[0])
-            for position, block in enumerate(blocks):
-                for row, info in self._pool.heard.pop(block, ()):
-                    pairs.append((position * size + row, info))
-        return pairs
-
-    def _arrive(self) -> list[int]:
-        """Wait for a batch."""
-        self._check_owner()
-        flow = self._flow
-        while True:
-            self._tell_of_cuts()
-            if flow.order == "fifo":
-                batch = flow.next_batch()
-                settled = self._await(partial(self._signals.wait_for, batch), batch)
-            else:
-                self._pool.miss_overdue()
-                missing = max(0, flow.per_batch - len(flow.there))
-                settled = self._await(partial(self._signals.wait_for_any, missing), None)
-            if settled:
-                break
-        if flow.order == "ready":
-            self._take_arrived()
-        else:
-            self._signals.take(flow.next_batch())
-        if len(flow.sent) == flow.per_batch:
-            self._unheard = False
-        return flow.receive()
-
-    def _await(self, goal: Callable[[float], int], wanted: Sequence[int] | None) -> bool:
-        """Wait for a goal once; False if workers had to be replaced meanwhile."""
-        with self._pool.interruption:
-            came = None
-            if not self._crew.lost and not self._pool.failures:
-                came = goal(-1.0 if self._timeout is None else self._timeout)
-            if came != ALL_PLAIN:
-                self._pool.wait(goal, for_all=False, came=came, whose=wanted)
-        if not self._pool.failures:
-            return True
-        if self._restarts is None:
-            self._unheard = False
-            raise first_of(self._pool.take_failures())
-        worker = min(self._pool.failures)
-        self._mend(worker, self._pool.failures.pop(worker))
-        return False
-
-    def _mend(self, worker: int, error: BaseException) -> None:
-        """Replace a worker. What was under way says so; what is there, and has been heard, stays."""
-        self._crew.kill(worker)  # so that nothing comes any more
-        arrived, unheard = self._signals.arrived(), set(self._signals.speakers())
-        there = {*self._flow.there, *arrived} - unheard
-        lost = [
-            block for block in self._flow.sent if block in self._crew.blocks[worker] and block not in there
-        ]
-        self._pool.drop(lost)
-        self._cut = [block for block in self._cut if block not in lost]
-        verbs = {block: self._verbs[block] for block in lost}
-        self._pool.heard.update(self._restarts.mend(worker, error, verbs))  # type: ignore[union-attr]
-        self._pool.failures.pop(worker, None)
-        self._flow.arrive(lost)
-
-    def _tell_of_cuts(self) -> None:
-        while self._cut:
-            block = self._cut[0]
-            try:
-                self._pool.heard[block] = self._restarts.cut_off(block)  # type: ignore[union-attr]
-            except Exception as error:
-                self._mend(self._crew.owners[block], error)
-            else:
-                self._cut.remove(block)
-                self._flow.arrive([block])
-
-    def _take_arrived(self) -> None:
-        arrived, unheard = self._signals.arrived(), set(self._signals.speakers())
-        heard = [block for block in arrived if block not in unheard]  # others have come just now
-        self._flow.arrive(heard)
-        self._signals.take(heard)
-
-    # -- access to the envs ----------------------------------------------------------------------------
-
-    def _ask(self, verb: str, question: Callable[[], Result]) -> Result:
-        """As ever, once all that is under way is there. It stays to be received."""
-        self._check_still(verb)
-        if self._flow.sent and self._state is READY:
-            self._move(self._drain, READY)
-        return super()._ask(verb, question)
-
-    def _drain(self) -> None:
-        self._check_owner()
-        self._tell_of_cuts()
-        while not self._await(self._signals.wait, None):
-            pass
-        self._take_arrived()
+    # -- the rest --------------------------------------------------------------------------------------
 
     @property
     def mask(self) -> NDArray[np.bool_]:
@@ -386,9 +238,7 @@ class AsyncMultiprocessing(Multiprocessing):
         taken = super().snapshot()
         taken["flow"] = {
             **self._flow.state(),
-            "heard": dict(self._pool.heard),
             "verbs": list(self._verbs),
-            "bereft": set() if self._restarts is None else set(self._restarts.bereft),
             "hand": None if self._hand is None else list(self._hand.blocks),
         }
         return taken
@@ -397,20 +247,12 @@ class AsyncMultiprocessing(Multiprocessing):
         super()._load(snapshot)
         flow = snapshot["flow"]
         self._flow.load(flow)
-        self._pool.heard = dict(flow["heard"])
         self._verbs = list(flow["verbs"])
-        if self._restarts is not None:
-            self._restarts.load(flow["bereft"])
-        self._cut = []
         self._held = [self._hands.of(hand) for hand in flow["hands"]]
         self._hand = None if flow["hand"] is None else self._hands.of(flow["hand"])
 
     def _kind(self) -> dict[str, Any]:
         return {**super()._kind(), "batch size": self.batch_size, "order": self._order}
-
-    def stats(self) -> dict[str, Any]:
-        """Counts and times since the vec was made; see `shoal.vector.statistics`."""
-        return report(self._meter.figures(), self._worker_figures())
 
     def __repr__(self) -> str:
         """Backend, env and counts."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.buffers import Arena
 from shoal.vector._hand import Hand
-from shoal.vector._share import Part
+from shoal.vector._plan import Part
 
 MOST_ADJOINING = 64  # that are kept ready; "fifo" has few, "ready" may have many
 

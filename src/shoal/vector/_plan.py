@@ -36,6 +36,33 @@ class Plan:
         return [unit for owner, first, last in self.blocks if owner == worker for unit in range(first, last)]
 
 
+@dataclass(frozen=True)
+class Part:
+    """A block as both sides know it.
+
+    Attributes:
+        number: Of the block, counted through the vec.
+        units: Creators whose envs are in it.
+        first_env: Its first env.
+        last_env: One past its last env.
+    """
+
+    number: int
+    units: int
+    first_env: int
+    last_env: int
+
+    @property
+    def envs(self) -> slice:
+        """Its envs."""
+        return slice(self.first_env, self.last_env)
+
+    @property
+    def num_envs(self) -> int:
+        """How many."""
+        return self.last_env - self.first_env
+
+
 def plan_sync(
     creators: int, num_workers: Any, envs_per_worker: Any, cores: int, *, parent_steps: bool
 ) -> Plan:

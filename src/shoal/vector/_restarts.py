@@ -21,9 +21,10 @@ from shoal.buffers import Arena
 from shoal.errors import RestartWarning
 from shoal.layout import Layout
 from shoal.vector._crew import Crew
+from shoal.vector._plan import Part
 from shoal.vector._pool import Pool
 from shoal.vector._remote_errors import summary_of
-from shoal.vector._share import Part, Share
+from shoal.vector._share import Share
 from shoal.vector._warning import warn_caller
 
 STRIKES = 3  # failures without a good step in between, after which a worker is given up

@@ -22,7 +22,7 @@ from shoal._core._native import office_nbytes
 from shoal.buffers import Arena
 from shoal.layout import Layout
 from shoal.vector._cores import Patience
-from shoal.vector._plan import Plan
+from shoal.vector._plan import Part, Plan
 
 
 @dataclass(frozen=True)
@@ -60,33 +60,6 @@ class World:
                 specs.update([pickle.loads(pickled)])
         gymnasium.registry.update(specs)
         return specs
-
-
-@dataclass(frozen=True)
-class Part:
-    """A block as both sides know it.
-
-    Attributes:
-        number: Of the block, counted through the vec.
-        units: Creators whose envs are in it.
-        first_env: Its first env.
-        last_env: One past its last env.
-    """
-
-    number: int
-    units: int
-    first_env: int
-    last_env: int
-
-    @property
-    def envs(self) -> slice:
-        """Its envs."""
-        return slice(self.first_env, self.last_env)
-
-    @property
-    def num_envs(self) -> int:
-        """How many."""
-        return self.last_env - self.first_env
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from shoal.errors import EnvError
 from shoal.vector._mail import Deadline, Gone, Mail, dumps
 from shoal.vector._remote_errors import pack_error
 from shoal.vector._share import Share
-from shoal.vector.block import Block, Unit, agents_of, build_envs, close_all
+from shoal.vector.block import Block, Unit, build_envs, close_all, names_of
 from shoal.vector.spaces import UnitFacts
 
 STEP, REQUEST = 0, 1  # verbs of a call: a request comes with a message
@@ -276,7 +276,7 @@ def _facts(units: Sequence[Unit]) -> list[UnitFacts]:
     """What the parent must know of each unit. Equal ones are one object, which is pickled once."""
     facts: list[UnitFacts] = []
     for unit in units:
-        own = UnitFacts.of(unit, agents_of(unit))
+        own = UnitFacts.of(unit, names_of(unit))
         facts.append(facts[-1] if facts and own.is_like(facts[-1]) else own)
     return facts
 

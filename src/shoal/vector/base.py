@@ -12,7 +12,7 @@ may have to reset more envs than it was told, and then adds them to `chosen`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any, Self, TypeVar
@@ -38,6 +38,7 @@ from shoal.errors import (
     SnapshotError,
 )
 from shoal.vector._hand import Hand
+from shoal.vector._slicing import every, interleaved
 from shoal.vector.arguments import Options, reset_mask_of, seeds_of
 from shoal.vector.infos import merge_infos
 from shoal.vector.spaces import VecSpaces
@@ -67,6 +68,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         num_envs: Envs simulated (with ``rows_as_envs``: rows).
         num_rows: Rows, one for each agent of each env.
         agents_per_env: Rows of an env.
+        agents: Names of the agents of an env, in the order of their rows.
         batch_size: Envs in a batch.
         single_observation_space: Of one row.
         observation_space: Of all rows.
@@ -89,7 +91,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
     ) -> None:
         self._arena, self._mask = arena, arena.mask
         self._total_envs = described.num_envs
-        self.agents_per_env = described.agents_per_env
+        self.agents, self.agents_per_env = described.agents, len(described.agents)
         self.num_rows = self._total_envs * self.agents_per_env
         self.num_envs = self.num_rows if options.rows_as_envs else self._total_envs
         self.batch_size = self.num_envs
@@ -292,6 +294,36 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
     def stats(self) -> dict[str, Any]:
         """Counts and times since the vec was made; see `shoal.vector.statistics`."""
         return report(self._transitions.figures())
+
+    # -- rows and agents -------------------------------------------------------------------------------
+
+    def by_agent(self, rows: Any) -> dict[Any, Any]:
+        """Values for rows as values for agents.
+
+        Args:
+            rows: Arrays with an entry for each row, of all envs or of a batch; or dicts and tuples of them.
+
+        Returns:
+            For each agent, a view: one entry per env.
+
+        Example:
+            >>> import shoal
+            >>> vec = shoal.make("shoal/Foragers-v0", 3, env_kwargs={"num_agents": 2}, backend="serial")
+            >>> obs, infos = vec.reset(seed=0)
+            >>> {agent: len(seen) for agent, seen in vec.by_agent(obs).items()}
+            {'agent_0': 3, 'agent_1': 3}
+        """
+        return {agent: every(rows, index, len(self.agents)) for index, agent in enumerate(self.agents)}
+
+    def from_agents(self, values: Mapping[Any, Any]) -> Any:
+        """The way back: values for agents as values for rows, such as `step` and `send` take.
+
+        Raises:
+            ArgumentError: If an agent is missing, or unknown.
+        """
+        if set(values) != set(self.agents):
+            raise ArgumentError(f"expected a value for each of {self.agents}, got {tuple(values)}")
+        return interleaved([values[agent] for agent in self.agents])
 
     # -- access to the envs ----------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from shoal._core.run import Infos, Run
 from shoal._core.stepper import Stepper
+from shoal.agents import AgentsEnv
 from shoal.emulation import Creator, SingleEnv, adopt
 from shoal.env import Env
 from shoal.errors import ArgumentError, SnapshotError
@@ -70,6 +71,14 @@ def agents_of(unit: Unit) -> int:
         inner = unit.unwrapped
         return inner.agents_per_env if isinstance(inner, VectorEnv) and not inner.rows_as_envs else 1
     return unit.num_agents
+
+
+def names_of(unit: Unit) -> tuple[Any, ...]:
+    """Of the agents in an env."""
+    inner = unit.unwrapped if isinstance(unit, GymnasiumVectorEnv) else unit
+    named = getattr(inner, "agents" if isinstance(inner, VectorEnv) else "possible_agents", None)
+    count = agents_of(unit)
+    return tuple(named) if named and len(named) == count else tuple(f"agent_{i}" for i in range(count))
 
 
 @dataclass
@@ -143,7 +152,8 @@ class Block:
             if isinstance(unit, GymnasiumVectorEnv):
                 results.extend(unit.unwrapped.call(name, *args, **kwargs))  # type: ignore[attr-defined]
                 continue
-            value = unit.get_attr(name) if isinstance(unit, SingleEnv) else getattr(unit, name)
+            known = isinstance(unit, (SingleEnv, AgentsEnv))
+            value = unit.get_attr(name) if known else getattr(unit, name)
             results.append(value(*args, **kwargs) if callable(value) else value)
         return results
 
@@ -155,7 +165,7 @@ class Block:
             first += unit.num_envs
             if isinstance(unit, GymnasiumVectorEnv):
                 unit.unwrapped.set_attr(name, list(own))  # type: ignore[attr-defined]
-            elif isinstance(unit, SingleEnv):
+            elif isinstance(unit, (SingleEnv, AgentsEnv)):
                 unit.set_attr(name, own[0])
             else:
                 setattr(unit, name, own[0])
@@ -228,7 +238,7 @@ def _freeze(unit: Unit) -> Any:
     own = getattr(unit, "snapshot", None)
     if isinstance(unit, GymnasiumVectorEnv) and own is not None:
         return own()
-    env = unit.env if isinstance(unit, SingleEnv) else unit
+    env = unit.env if isinstance(unit, (SingleEnv, AgentsEnv)) else unit
     file = BytesIO()
     try:
         _StatePickler(file).dump(unit)

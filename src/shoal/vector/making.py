@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -11,16 +13,19 @@ from gymnasium.vector import AutoresetMode
 
 from shoal.emulation import Creator, is_env
 from shoal.errors import ArgumentError, ArgumentTypeError
+from shoal.native import is_native
 from shoal.registry import Source, find
 from shoal.vector._cores import usable_cores
 from shoal.vector._plan import split
 from shoal.vector.arguments import autoreset, creators_of
 from shoal.vector.base import VectorEnv
 from shoal.vector.multiprocessing import Multiprocessing
+from shoal.vector.native import Native
 from shoal.vector.serial import Serial
 from shoal.vector.spaces import ObservationMode
 
-BACKENDS = ("auto", "serial", "multiprocessing")
+BACKENDS = ("auto", "serial", "multiprocessing", "native")
+NATIVE_ARGUMENTS = ("num_workers", "batch_size", "surplus_envs", "mode", "order")  # of those below
 
 # That only `Multiprocessing` has, as they are if nobody asks for anything.
 PROCESS_ARGUMENTS: dict[str, Any] = {
@@ -62,6 +67,7 @@ def make(
     on_error: str = "raise",
     start_method: str | None = None,
     parent_steps: bool = False,
+    debug: bool = False,
 ) -> VectorEnv:
     """Make a vec of envs.
 
@@ -72,9 +78,9 @@ def make(
         env_kwargs: Arguments for whatever makes the env.
         wrappers: Put around each env, the first one innermost.
         render_mode: Passed to whatever makes the env.
-        backend: ``"serial"``, ``"multiprocessing"``, or ``"auto"``: Serial for one env, on one core, and for
-            envs that step many at once by themselves, else Multiprocessing; always Multiprocessing if an
-            argument is given that only it has.
+        backend: ``"serial"``, ``"multiprocessing"``, ``"native"``, or ``"auto"``: Native for compiled envs;
+            Serial for one env, on one core, and for envs that step many at once by themselves, else
+            Multiprocessing; always Multiprocessing if an argument is given that only it has.
         num_workers: See `shoal.Multiprocessing`, as for all arguments down to `order` and from `timeout` on.
         envs_per_worker: See there.
         batch_size: See there.
@@ -92,6 +98,7 @@ def make(
         on_error: See there.
         start_method: See there.
         parent_steps: See there.
+        debug: Of compiled envs: run them uncompiled; see `shoal.Native`.
 
     Raises:
         UnknownEnv: If nothing has that name; the nearest names are suggested.
@@ -126,6 +133,21 @@ def make(
         "parent_steps": parent_steps,
     }
     for_processes = {name: value for name, value in asked.items() if value != PROCESS_ARGUMENTS[name]}
+    common = {
+        "autoreset_mode": mode_of_reset,
+        "flat": flat,
+        "copy": copy,
+        "seed": seed,
+        "episode_stats": episode_stats,
+        "rows_as_envs": rows_as_envs,
+    }
+    if backend == "native" or (backend == "auto" and is_native(sources[0].create) and not wrappers):
+        vec = _native(env, sources, num_envs, env_kwargs, wrappers, for_processes, observation_mode)(
+            render_mode=render_mode, debug=debug, **common
+        )
+        return _named(vec, sources)
+    if debug:
+        raise ArgumentError("debug: only compiled envs have it; others are Python as they are")
     kwargs = {**(env_kwargs or {}), **({} if render_mode is None else {"render_mode": render_mode})}
     recipes = [_Recipe(source.create, kwargs, tuple(wrappers)).simplest() for source in sources]
     creators: Any = recipes[0] if isinstance(env, str) or callable(env) else recipes
@@ -138,21 +160,64 @@ def make(
     vec = chosen(
         creators,
         num_envs,
-        autoreset_mode=mode_of_reset,
-        flat=flat,
-        copy=copy,
-        seed=seed,
-        episode_stats=episode_stats,
         observation_mode=observation_mode,
-        rows_as_envs=rows_as_envs,
+        **common,
         **for_processes,
     )
+    return _named(vec, sources)
+
+
+def _named(vec: VectorEnv, sources: list[Source]) -> VectorEnv:
     names = {source.name for source in sources}
     if len(names) == 1:
         vec.env_name = names.pop()
         if sources[0].gymnasium_id is not None:
             vec.spec = gymnasium.spec(sources[0].gymnasium_id)
     return vec
+
+
+def _native(
+    env: Any,
+    sources: list[Source],
+    num_envs: int | None,
+    env_kwargs: Mapping[str, Any] | None,
+    wrappers: Sequence[Any],
+    asked: Mapping[str, Any],
+    observation_mode: ObservationMode,
+) -> Callable[..., VectorEnv]:
+    """`Native` for these envs, but for what all backends have.
+
+    Raises:
+        ArgumentError: If something was asked for that it does not have.
+    """
+    wrong = [name for name in asked if name not in NATIVE_ARGUMENTS]
+    if wrappers:
+        wrong.append("wrappers")
+    if observation_mode != "same":
+        wrong.append("observation_mode")
+    if wrong:
+        raise ArgumentError(
+            f"{', '.join(wrong)}: compiled envs run on threads in this process and have no such thing. Leave "
+            "it away, or use backend='multiprocessing', where each is an env of its own"
+        )
+    creators: Any = [source.create for source in sources]
+    if isinstance(env, str) or callable(env):
+        (creators,) = creators
+    return partial(Native, creators, num_envs, env_kwargs=env_kwargs, **asked)
+
+
+def make_own(env: str, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
+    """What ``gymnasium.make_vec`` calls for an env of Shoal's own.
+
+    Args:
+        env: Its id.
+        num_envs: How many.
+        **kwargs: Arguments of `make`; all others are the env's.
+    """
+    known = inspect.signature(make).parameters
+    own = {name: value for name, value in kwargs.items() if name in known}
+    rest = {name: value for name, value in kwargs.items() if name not in known}
+    return make(env, num_envs, **{**own, "env_kwargs": {**(own.get("env_kwargs") or {}), **rest}})
 
 
 @dataclass(frozen=True)

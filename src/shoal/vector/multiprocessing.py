@@ -28,7 +28,7 @@ from shoal.vector._remote_errors import summary_of
 from shoal.vector._warning import warn_caller
 from shoal.vector.arguments import Options, autoreset
 from shoal.vector.base import VectorEnv
-from shoal.vector.block import Block, agents_of, build_envs, close_all
+from shoal.vector.block import Block, build_envs, close_all, names_of
 from shoal.vector.spaces import ObservationMode, UnitFacts, combine
 from shoal.vector.statistics import report
 
@@ -92,7 +92,7 @@ class Multiprocessing(VectorEnv):
     ) -> Self:
         """One that waits for all envs, or one that does not."""
         if cls is Multiprocessing and is_async(env, num_envs, batch_size, surplus_envs, mode):
-            from shoal.vector._async import AsyncMultiprocessing
+            from shoal.vector._async_pool import AsyncMultiprocessing
 
             return cast(Self, object.__new__(AsyncMultiprocessing))
         return super().__new__(cls)
@@ -168,7 +168,7 @@ class Multiprocessing(VectorEnv):
         from shoal.vector._restarts import Restarts
         from shoal.vector._share import shares_of
 
-        facts = {unit: UnitFacts.of(own, agents_of(own)) for unit, own in enumerate(self._units)}
+        facts = {unit: UnitFacts.of(own, names_of(own)) for unit, own in enumerate(self._units)}
         for own, told in zip(units, self._crew.facts, strict=True):
             facts.update(zip(own, told, strict=True))
         in_order = [facts[unit] for unit in range(len(self.env_fns))]
@@ -179,7 +179,7 @@ class Multiprocessing(VectorEnv):
         shares = shares_of(
             plan,
             [fact.num_envs for fact in in_order],
-            agents=described.agents_per_env,
+            agents=len(described.agents),
             observation=described.observation.space,
             action=described.action.space,
             mode=mode,
@@ -199,7 +199,7 @@ class Multiprocessing(VectorEnv):
         self._own: Block | None = None
         if plan.own:
             run = Run(arena, described.observation, described.action, mode, flat=flat)
-            self._own = Block(self._units, run.part(0, self._parts[0].first_env, described.agents_per_env))
+            self._own = Block(self._units, run.part(0, self._parts[0].first_env, len(described.agents)))
         self._own_infos: Infos = []
         self._unheard = False  # whether something is under way that nobody has asked for yet
         self._restarts: Restarts | None = None

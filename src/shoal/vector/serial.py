@@ -15,7 +15,7 @@ from shoal.buffers import Arena
 from shoal.emulation import SingleEnv
 from shoal.vector.arguments import Options, autoreset, creators_of
 from shoal.vector.base import VectorEnv
-from shoal.vector.block import Block, agents_of, build_envs, close_all
+from shoal.vector.block import Block, build_envs, close_all, names_of
 from shoal.vector.spaces import ObservationMode, UnitFacts, combine
 
 
@@ -61,9 +61,9 @@ class Serial(VectorEnv):
         self.env_fns = creators_of(env, num_envs)
         units = build_envs(self.env_fns)
         try:
-            facts = [UnitFacts.of(unit, agents_of(unit)) for unit in units]
+            facts = [UnitFacts.of(unit, names_of(unit)) for unit in units]
             described = combine(facts, observation_mode, mode, objects=not flat)
-            rows = described.num_envs * described.agents_per_env
+            rows = described.num_envs * len(described.agents)
             arena = Arena.allocate(rows, described.observation, described.action)
             run = Run(arena, described.observation, described.action, mode, flat=flat)
             self._block = Block(units, run)

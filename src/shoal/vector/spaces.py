@@ -26,13 +26,13 @@ class UnitFacts:
     observation_space: Space[Any]
     action_space: Space[Any]
     num_envs: int
-    num_agents: int
+    agents: tuple[Any, ...]
     metadata: dict[str, Any]
     render_mode: str | None
     autoreset_mode: AutoresetMode | None
 
     @classmethod
-    def of(cls, unit: Any, num_agents: int) -> UnitFacts:
+    def of(cls, unit: Any, agents: tuple[Any, ...]) -> UnitFacts:
         """Read them off a unit."""
         env = unit.env if isinstance(unit, SingleEnv) else unit
         metadata = dict(getattr(env, "metadata", None) or {})
@@ -41,7 +41,7 @@ class UnitFacts:
             unit.single_observation_space if nested else unit.observation_space,
             unit.single_action_space if nested else unit.action_space,
             unit.num_envs,
-            num_agents,
+            agents,
             metadata,
             getattr(env, "render_mode", None),
             metadata.get("autoreset_mode") if nested else None,
@@ -50,7 +50,7 @@ class UnitFacts:
     def is_like(self, other: UnitFacts) -> bool:
         """Whether one can stand for the other, rows and all."""
         ours, theirs = (
-            (facts.observation_space, facts.action_space, facts.num_envs, facts.num_agents)
+            (facts.observation_space, facts.action_space, facts.num_envs, facts.agents)
             for facts in (self, other)
         )
         return ours == theirs
@@ -61,7 +61,7 @@ class VecSpaces:
     """What all envs of a vec have in common."""
 
     num_envs: int
-    agents_per_env: int
+    agents: tuple[Any, ...]
     single_observation_space: Space[Any]
     batched_observation_space: Space[Any]
     flat_observation_space: Space[Any]
@@ -92,8 +92,8 @@ def combine(
         SpaceError: If a space has no layout.
     """
     num_envs = sum(fact.num_envs for fact in facts)
-    agents = facts[0].num_agents
-    own = [fact.observation_space for fact in facts for _ in range(fact.num_envs * agents)]
+    agents = facts[0].agents
+    own = [fact.observation_space for fact in facts for _ in range(fact.num_envs * len(agents))]
     single = facts[0].observation_space
     if observation_mode == "same":
         batched = batch_space(single, len(own))

@@ -1,0 +1,159 @@
+// The pool's threads on kernels of this file's own, so that ThreadSanitizer sees all of it: `make test-tsan`.
+//
+// Rows are plain memory: a chunk that two threads work on, or that is read before it is done, is a race.
+// Ends at the first failure: what follows could not be trusted.
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <new>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+#include "shoal/pool.hpp"
+
+using namespace shoal;
+
+// Every allocation of this program, by whatever thread.
+static std::atomic<long> allocations{0};
+
+void* operator new(std::size_t size) {
+    allocations.fetch_add(1, std::memory_order_relaxed);
+    if (void* made = std::malloc(size ? size : 1)) return made;
+    throw std::bad_alloc();
+}
+void operator delete(void* made) noexcept { std::free(made); }
+void operator delete(void* made, std::size_t) noexcept { std::free(made); }
+
+static int passed = 0;
+
+[[noreturn]] static void fail(const char* what, int line) {
+    std::printf("pool_test.cpp:%d: failed: %s\n", line, what);
+    std::fflush(stdout);
+    std::_Exit(1);
+}
+#define EXPECT(condition) \
+    do { \
+        if (!(condition)) fail(#condition, __LINE__); \
+    } while (false)
+
+static void test(const std::string& name, const std::function<void()>& body) {
+    std::printf("%s\n", name.c_str());
+    std::fflush(stdout);
+    body();
+    ++passed;
+}
+
+struct Envs {
+    std::vector<std::int64_t> values;
+    explicit Envs(std::int64_t count) : values(static_cast<std::size_t>(count)) {}
+};
+
+// Adds the verb to each env; returns how many.
+static std::int64_t add(const void* columns, std::int64_t verb, std::int64_t first, std::int64_t last) {
+    auto& values = const_cast<Envs*>(static_cast<const Envs*>(columns))->values;
+    for (std::int64_t i = first; i < last; ++i) values[static_cast<std::size_t>(i)] += verb;
+    return last - first;
+}
+
+// The same, taking longer for some.
+static std::int64_t add_slowly(const void* columns, std::int64_t verb, std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i)
+        for (int turn = 0; turn < (i % 7 == 0 ? 2000 : 10); ++turn) pause_core();
+    return add(columns, verb, first, last);
+}
+
+static void every_env_once(std::size_t threads, Patience patience, Kernel kernel) {
+    std::mt19937 random(static_cast<unsigned>(threads));
+    for (const std::int64_t count : {1, 2, 63, 64, 65, 1000}) {
+        Envs envs(count);
+        Pool pool(threads, patience);
+        std::int64_t sum = 0;
+        for (int run = 0; run < 200; ++run) {
+            const std::int64_t verb = 1 + run % 3, chunks = 1 + static_cast<std::int64_t>(random() % 20);
+            EXPECT(pool.run(Work{kernel, &envs, verb}, count, chunks) == count);
+            sum += verb;
+            for (const std::int64_t value : envs.values) EXPECT(value == sum);  // read here: all of it must be done
+        }
+    }
+}
+
+static void a_run_allocates_nothing() {
+    Envs envs(5000);
+    Pool pool(3, Patience{20, 50});
+    const Work work{add, &envs, 1};
+    pool.run(work, 5000, 12);
+    const long before = allocations.load();
+    for (int run = 0; run < 500; ++run) pool.run(work, 5000, 12);
+    EXPECT(allocations.load() == before);
+}
+
+static void pools_end_while_idle() {
+    for (int turn = 0; turn < 50; ++turn) Pool pool(1 + static_cast<std::size_t>(turn) % 5, Patience{0, 0});
+}
+
+static void blocks_go_their_own_way(std::size_t threads, Patience patience, Kernel kernel) {
+    std::mt19937 random(7);
+    const std::size_t blocks = 13, size = 5;
+    Envs envs(blocks * size);
+    std::vector<std::int64_t> ends, expected(blocks);
+    for (std::size_t block = 0; block < blocks; ++block) ends.push_back(static_cast<std::int64_t>((block + 1) * size));
+    Queue queue(threads, patience, patience, Work{kernel, &envs, 0}, ends);
+    std::vector<std::uint32_t> idle, sent;
+    for (std::uint32_t block = 0; block < blocks; ++block) idle.push_back(block);
+    std::size_t away = 0;
+    for (int turn = 0; turn < 400; ++turn) {
+        std::shuffle(idle.begin(), idle.end(), random);
+        const std::size_t count = idle.empty() ? 0 : 1 + random() % idle.size();
+        sent.assign(idle.end() - static_cast<std::ptrdiff_t>(count), idle.end());
+        idle.resize(idle.size() - count);
+        const std::int64_t verb = 1 + turn % 4;
+        for (const std::uint32_t block : sent) expected[block] += verb;
+        if (!sent.empty()) queue.submit(sent, verb);
+        away += count;
+        for (std::size_t wanted = random() % (away + 1); wanted;) {
+            const std::int64_t block = queue.collect();
+            if (block < 0) {
+                queue.wait(1'000'000);
+                continue;
+            }
+            --wanted;
+            --away;
+            EXPECT(queue.result(static_cast<std::size_t>(block)) == static_cast<std::int64_t>(size));
+            for (std::size_t i = 0; i < size; ++i)
+                EXPECT(envs.values[static_cast<std::size_t>(block) * size + i] == expected[static_cast<std::size_t>(block)]);
+            idle.push_back(static_cast<std::uint32_t>(block));
+        }
+    }
+}
+
+static void queues_end_with_work_under_way() {
+    for (int turn = 0; turn < 30; ++turn) {
+        Envs envs(40);
+        Queue queue(3, Patience{10, 10}, Patience{10, 10}, Work{add_slowly, &envs, 0}, {10, 20, 30, 40});
+        queue.submit({0, 1, 2, 3}, 1);
+    }
+}
+
+int main() {
+    alarm(300);
+    const Patience parks_at_once{}, only_yields{0, 20}, usual{20, 500};
+    for (const std::size_t threads : {1, 2, 3, 7})
+        for (const Patience patience : {parks_at_once, only_yields, usual}) {
+            const std::string with = std::to_string(threads) + " threads, " + std::to_string(patience.pauses) +
+                                     " pauses, " + std::to_string(patience.yields) + " yields";
+            test("every env once: " + with, [&] { every_env_once(threads, patience, add); });
+            test("blocks go their own way: " + with, [&] { blocks_go_their_own_way(threads, patience, add); });
+        }
+    test("every env once, though some are slow", [&] { every_env_once(4, usual, add_slowly); });
+    test("blocks go their own way, though some are slow", [&] { blocks_go_their_own_way(3, usual, add_slowly); });
+    test("a run allocates nothing", a_run_allocates_nothing);
+    test("pools end while idle", pools_end_while_idle);
+    test("queues end with work under way", queues_end_with_work_under_way);
+    std::printf("pool: %d passed, 0 failed\n", passed);
+    return 0;
+}

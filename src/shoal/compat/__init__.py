@@ -1,0 +1,24 @@
+"""Faces of other libraries on Shoal's vecs."""
+
+
+def install_as_pufferlib() -> None:
+    """Let ``import pufferlib`` find Shoal, in this process and in the workers of `shoal.compat.pufferlib`.
+
+    May be called twice. `shoal.compat.pufferlib` says what is offered, and in which form.
+
+    Raises:
+        CallError: If PufferLib itself is installed or imported; nothing of it is replaced.
+
+    Example:
+        >>> import shoal.compat
+        >>> shoal.compat.install_as_pufferlib()
+        >>> import pufferlib
+        >>> with pufferlib.vectorization.Serial("CartPole-v1", num_envs=3) as env:
+        ...     obs = env.reset()
+        ...     obs, rewards, dones, infos = env.step(env.action_space.sample())
+        >>> rewards, infos
+        (array([1., 1., 1.]), [{}, {}, {}])
+    """
+    from shoal.compat.pufferlib import install  # only now: nobody else needs it
+
+    install()

@@ -1,0 +1,233 @@
+"""The classic face: what code written for PufferLib imports from it, on Shoal's own vecs.
+
+    pufferlib.make                                        any env by name or creator
+    pufferlib.PufferEnv                                   a base for envs
+    pufferlib.vectorization.Serial, Multiprocessing       vector envs in the classic form
+    pufferlib.vectorization.VectorEnv                     their base, and one for your own
+
+`shoal.compat.install_as_pufferlib` puts these under the names above. They can be imported from here as well.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import DTypeLike
+
+from shoal.compat._classic import Multiprocessing, Serial, VectorEnv
+from shoal.errors import ArgumentError, ArgumentTypeError, CallError, MissingExtra
+
+__all__ = ["Multiprocessing", "PufferEnv", "Serial", "VectorEnv", "make"]
+
+
+def make(
+    env_creator: Any,
+    num_envs: int | None = None,
+    *,
+    num_workers: int | None = None,
+    envs_per_worker: int | None = None,
+    num_agents: int | None = None,
+    **kwargs: Any,
+) -> VectorEnv:
+    """Make a vector env in the classic form, on the backend that suits it.
+
+    Args:
+        env_creator: As for `VectorEnv`, like all arguments but `num_agents`.
+        num_envs: See there.
+        num_workers: See there.
+        envs_per_worker: See there.
+        num_agents: Agents that each env must have. Of knights-archers-zombies, as many are made: one half
+            archers, the other knights, and the odd one an archer.
+        **kwargs: See there.
+
+    Raises:
+        ArgumentError: If the envs have another number of agents, or an argument cannot work.
+
+    Example:
+        >>> from shoal.compat import pufferlib
+        >>> with pufferlib.make("CartPole-v1", num_envs=4, backend="serial") as env:
+        ...     obs = env.reset()
+        >>> obs.shape, env
+        ((4, 4), <VectorEnv: Serial(CartPole-v1, num_envs=4)>)
+    """
+    if num_agents is not None:
+        if not isinstance(num_agents, (int, np.integer)) or num_agents < 1:  # type: ignore[redundant-expr]
+            raise ArgumentError(f"num_agents: expected a positive integer, got {num_agents!r}")
+        if env_creator == "pettingzoo-knights-archers-zombies":
+            knights = num_agents // 2
+            sides = {"num_archers": num_agents - knights, "num_knights": knights}
+            kwargs["env_kwargs"] = {**sides, **(kwargs.get("env_kwargs") or {})}
+    env = VectorEnv(env_creator, num_envs, num_workers=num_workers, envs_per_worker=envs_per_worker, **kwargs)
+    has = env.vec.agents_per_env
+    if num_agents not in (None, has):
+        env.close()
+        raise ArgumentError(
+            f"num_agents: expected {has}, as many as the env has, got {num_agents}. If the env can have "
+            "another number, say so by its own arguments, in env_kwargs={...}"
+        )
+    return env
+
+
+class PufferEnv(gymnasium.Env[Any, Any]):
+    """A base for single envs in the classic form.
+
+    A subclass sets ``observation_space`` and ``action_space`` in its ``__init__``, and defines
+
+        reset() -> obs
+        step(action) -> obs, reward, done, info
+
+    Gymnasium's form works too. What they return is written straight into the env's row, wherever that is, so
+    that an env may return the same array each time. ``self.np_random`` follows the vector env's seed.
+
+    Args:
+        buf: Kept as ``self.buf``. Shoal passes none; an env that writes its rows itself is a `shoal.Env`.
+
+    Example:
+        >>> import numpy as np
+        >>> from shoal.compat.pufferlib import PufferEnv, Serial
+        >>> class Dice(PufferEnv):
+        ...     def __init__(self, buf=None):
+        ...         super().__init__(buf)
+        ...         self.observation_space = self.make_space({"eyes": (2,)})
+        ...         self.action_space = self.make_space(3)
+        ...
+        ...     def reset(self):
+        ...         self.eyes = self.np_random.integers(1, 7, 2, np.uint8)
+        ...         return {"eyes": self.eyes}
+        ...
+        ...     def step(self, action):
+        ...         if action < 2:
+        ...             self.eyes[action] = self.np_random.integers(1, 7)
+        ...         return {"eyes": self.eyes}, float(self.eyes.sum()), action == 2, {}
+        >>> env = Serial(Dice, num_envs=3)
+        >>> env.reset(seed=0)["eyes"].shape
+        (3, 2)
+    """
+
+    def __init__(self, buf: Any = None) -> None:
+        self.buf = buf
+
+    @staticmethod
+    def make_space(wanted: Any, dtype: DTypeLike = np.uint8) -> Space[Any]:
+        """A space, in short.
+
+        Args:
+            wanted: A shape gives a Box with the whole range of `dtype` (0 to 255; any number, if it is a
+                float). An integer gives a Discrete. A dict gives a Dict of what its values give. A space is
+                itself.
+            dtype: Of every Box that is made.
+
+        Raises:
+            ArgumentTypeError: If it is none of these.
+
+        Example:
+            >>> from shoal.compat.pufferlib import PufferEnv
+            >>> PufferEnv.make_space({"camera": (84, 84, 3), "gear": 5})
+            Dict('camera': Box(0, 255, (84, 84, 3), uint8), 'gear': Discrete(5))
+            >>> PufferEnv.make_space((4,), np.float32)
+            Box(-inf, inf, (4,), float32)
+        """
+        whole = (int, np.integer)
+        if isinstance(wanted, Space):
+            return wanted
+        if isinstance(wanted, Mapping):
+            return spaces.Dict({key: PufferEnv.make_space(part, dtype) for key, part in wanted.items()})
+        if isinstance(wanted, whole) and wanted > 0:
+            return spaces.Discrete(int(wanted))
+        if isinstance(wanted, Sequence) and all(isinstance(size, whole) and size > 0 for size in wanted):
+            kind: Any = np.dtype(dtype)
+            low, high = (0, 1) if kind == np.bool_ else (-np.inf, np.inf)
+            if kind.kind in "iu":
+                low, high = np.iinfo(kind).min, np.iinfo(kind).max
+            return spaces.Box(low, high, tuple(wanted), kind.type)
+        raise ArgumentTypeError(
+            "expected a shape such as (84, 84, 3), a positive integer, a space, or a dict of them, "
+            f"got {wanted!r}"
+        )
+
+    def seed(self, seed: int) -> None:
+        """Seed ``np_random``; called before a seeded `reset` that takes no seed itself."""
+        super().reset(seed=seed)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Begin an episode; a subclass defines it, and may call this to seed ``np_random``."""
+        name = type(self).__name__
+        if type(self).reset is PufferEnv.reset:
+            raise NotImplementedError(f"{name} must define reset(), which returns an observation")
+        super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        """Move by one step; a subclass defines it."""
+        name = type(self).__name__
+        raise NotImplementedError(
+            f"{name} must define step(), which returns obs, reward, done, info. If it does, and calls "
+            f"super().step(), put a PufferEnv that has one behind it: class Mine({name}, Game)"
+        )
+
+
+# -- under the name of pufferlib -----------------------------------------------------------------------------
+
+
+def _facade(name: str, **contents: Any) -> ModuleType:
+    """A module with these contents, and a word on everything else."""
+
+    def miss(attribute: str) -> Any:
+        raise AttributeError(_not_offered(f"{name}.{attribute}"))
+
+    module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None, origin="shoal.compat", is_package=True)
+    module.__path__ = []  # as packages have it: what is imported from it is looked for, by _NothingElse last
+    module.__dict__.update(contents, __all__=list(contents), __getattr__=miss)
+    return module
+
+
+def _not_offered(name: str) -> str:
+    return (
+        f"{name}: Shoal's stand-in for pufferlib has only make, PufferEnv and vectorization, and that only "
+        "Serial, Multiprocessing and VectorEnv"
+    )
+
+
+_vectorization = _facade(
+    "pufferlib.vectorization", Serial=Serial, Multiprocessing=Multiprocessing, VectorEnv=VectorEnv
+)
+_package = _facade("pufferlib", make=make, PufferEnv=PufferEnv, vectorization=_vectorization)
+
+
+class _NothingElse:
+    """Asked by Python for what nobody else has found."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        if name.startswith("pufferlib.") and is_installed():
+            raise MissingExtra(_not_offered(name))
+
+
+def is_installed() -> bool:
+    """Whether ``import pufferlib`` finds Shoal in this process."""
+    return sys.modules.get("pufferlib") is _package
+
+
+def install() -> None:
+    """See `shoal.compat.install_as_pufferlib`."""
+    if is_installed():
+        return
+    there = sys.modules.get("pufferlib")
+    spec = importlib.util.find_spec("pufferlib") if there is None else there.__spec__
+    where = None if spec is None else spec.origin
+    if there is not None or where is not None:  # without an origin, it is a mere folder of that name
+        raise CallError(
+            f"PufferLib itself is installed, in {where}, and is not replaced. Uninstall it, or import what "
+            "you need from shoal.compat.pufferlib"
+        )
+    sys.modules.update({"pufferlib": _package, "pufferlib.vectorization": _vectorization})
+    if _NothingElse not in sys.meta_path:
+        sys.meta_path.append(_NothingElse)

@@ -1,0 +1,258 @@
+"""What a kernel does for a run of envs: the rules of episodes around an env's own `reset` and `step`.
+
+Both bodies are plain functions over arrays, one entry per env. Compiled, they are the kernel that the pool's
+threads run; with ``debug=True`` they run as they stand. `Parts` are what they call. They return how many rows
+have acted and, in the upper half, how many episodes have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+# Verbs of a kernel: a step, as each autoreset mode has it, and a reset of the envs that are `chosen`.
+STEP_NEXT, STEP_SAME, STEP_DISABLED, RESET = range(4)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a body calls.
+
+    Attributes:
+        step: The env's, with all it may ask for: state, action(s), rng, obs, config, and for several agents
+            rewards, terminated and alive.
+        reset: The env's: state, rng, obs, alive, config.
+        result: What a step returned -> reward, terminated, truncated.
+        rng_at: The stream of an env, from the array of all.
+        config_at: The config of an env, likewise.
+        max_steps: After which an episode is truncated; 0 for never.
+        wrap: Makes a function that a body can call; the identity in Python.
+        wrap_apart: The same for one whose arrays do not overlap.
+        is_straight: Whether `step` can be called for envs that need no step: see `straight.py`.
+    """
+
+    step: Callable[..., Any]
+    reset: Callable[..., Any]
+    result: Callable[..., Any]
+    rng_at: Callable[..., Any]
+    config_at: Callable[..., Any]
+    max_steps: int
+    wrap: Callable[[Any], Any]
+    wrap_apart: Callable[[Any], Any]
+    is_straight: bool
+
+
+def single(parts: Parts) -> Callable[..., int]:
+    """Envs with one agent each.
+
+    An env that waits for its reset has no step. If its `step` is straight, it gets one all the same, which
+    the reset makes good: then all envs of a chunk are the same to the compiler, and are stepped several at a
+    time.
+    """
+    step, reset, result, rng_at, config_at = (
+        parts.step,
+        parts.reset,
+        parts.result,
+        parts.rng_at,
+        parts.config_at,
+    )
+    max_steps = parts.max_steps
+
+    @parts.wrap
+    def begin(i, states, bytes_of_states, rngs, parameters, observations, mask):
+        for place in range(bytes_of_states.shape[1]):
+            bytes_of_states[i, place] = 0
+        reset(states[i], rng_at(rngs, i), observations[i], mask[i : i + 1], config_at(parameters, i))
+
+    @parts.wrap_apart
+    def step_all(
+        states, rngs, parameters, actions, observations, rewards, terminations, truncations, mask, resets,
+        starts, returns, lengths,
+    ):  # fmt: skip
+        acted = 0
+        for i in range(len(states)):
+            reward, terminated, truncated = result(
+                step(states[i], actions[i], rng_at(rngs, i), observations[i], config_at(parameters, i))
+            )
+            acts, begins = mask[i], starts[i]
+            before, steps = returns[i], lengths[i]
+            total = reward if begins else reward + before
+            length = 1 if begins else 1 + steps
+            if max_steps > 0:
+                truncated |= length >= max_steps
+            rewards[i] = reward
+            returns[i] = total if acts else before
+            lengths[i] = length if acts else steps
+            terminations[i] = terminated
+            truncations[i] = truncated
+            resets[i] = False
+            starts[i] = terminated | truncated | (not acts)
+            acted += acts
+        return acted
+
+    @parts.wrap_apart
+    def step_each(
+        states, rngs, parameters, actions, observations, rewards, terminations, truncations, mask, resets,
+        starts, returns, lengths,
+    ):  # fmt: skip
+        acted = 0
+        for i in range(len(states)):
+            if not mask[i]:
+                continue
+            reward, terminated, truncated = result(
+                step(states[i], actions[i], rng_at(rngs, i), observations[i], config_at(parameters, i))
+            )
+            total, length = reward, 1
+            if not starts[i]:
+                total += returns[i]
+                length += lengths[i]
+            if max_steps > 0 and length >= max_steps:
+                truncated = True
+            rewards[i] = reward
+            returns[i] = total
+            lengths[i] = length
+            terminations[i] = terminated
+            truncations[i] = truncated
+            resets[i] = False
+            starts[i] = terminated or truncated
+            acted += 1
+        return acted
+
+    step_them = step_all if parts.is_straight else step_each
+
+    def body(
+        verb, states, bytes_of_states, rngs, parameters, elapsed, actions, observations,
+        bytes_of_observations, finals, rewards, terminations, truncations, mask, resets, starts, returns,
+        lengths, acting, chosen, keys, seeded,
+    ):  # fmt: skip
+        acted, ended = 0, 0
+        if verb == RESET:
+            for i in range(len(states)):
+                if chosen[i]:
+                    if seeded[i]:
+                        rngs[i, 0] = keys[i]
+                        rngs[i, 1] = 0
+                    mask[i] = starts[i] = True
+                    begin(i, states, bytes_of_states, rngs, parameters, observations, mask)
+                    returns[i] = 0.0
+                    lengths[i] = 0
+                rewards[i] = 0.0
+                terminations[i] = truncations[i] = False
+                resets[i] = True
+            return 0
+        acted = step_them(
+            states, rngs, parameters, actions, observations, rewards, terminations, truncations, mask,
+            resets, starts, returns, lengths,
+        )  # fmt: skip
+        for i in range(len(states)):
+            if not starts[i]:  # goes on, as nearly all do
+                continue
+            if mask[i]:
+                ended += 1
+                if verb == STEP_SAME:
+                    for place in range(finals.shape[1]):
+                        finals[i, place] = bytes_of_observations[i, place]
+                    begin(i, states, bytes_of_states, rngs, parameters, observations, mask)
+                else:
+                    mask[i] = False
+            else:
+                rewards[i] = 0.0
+                terminations[i] = truncations[i] = False
+                resets[i] = True
+                if verb == STEP_NEXT:
+                    mask[i] = True
+                    begin(i, states, bytes_of_states, rngs, parameters, observations, mask)
+        return acted + (ended << 32)
+
+    return body
+
+
+def several(parts: Parts) -> Callable[..., int]:
+    """Envs with several agents each; the rules for them are those of `shoal.Env`."""
+    step, reset, rng_at, config_at = parts.step, parts.reset, parts.rng_at, parts.config_at
+    max_steps = parts.max_steps
+
+    @parts.wrap
+    def begin(i, states, bytes_of_states, rngs, parameters, elapsed, observations, mask, starts):
+        for place in range(bytes_of_states.shape[1]):
+            bytes_of_states[i, place] = 0
+        elapsed[i] = 0
+        for agent in range(mask.shape[1]):
+            mask[i, agent] = starts[i, agent] = True
+        reset(states[i], rng_at(rngs, i), observations[i], mask[i], config_at(parameters, i))
+
+    def body(
+        verb, states, bytes_of_states, rngs, parameters, elapsed, actions, observations,
+        bytes_of_observations, finals, rewards, terminations, truncations, mask, resets, starts, returns,
+        lengths, acting, chosen, keys, seeded,
+    ):  # fmt: skip
+        acted, ended, agents = 0, 0, mask.shape[1]
+        for i in range(len(states)):
+            somebody = False
+            for agent in range(agents):
+                acting[i, agent] = mask[i, agent]
+                somebody |= mask[i, agent]
+                rewards[i, agent] = 0.0
+                terminations[i, agent] = truncations[i, agent] = False
+            if verb == RESET or not somebody:
+                for agent in range(agents):
+                    resets[i, agent] = True
+                if verb == RESET:
+                    if not chosen[i]:
+                        continue
+                    if seeded[i]:
+                        rngs[i, 0] = keys[i]
+                        rngs[i, 1] = 0
+                    for agent in range(agents):
+                        returns[i, agent] = 0.0
+                        lengths[i, agent] = 0
+                if verb in (RESET, STEP_NEXT):
+                    begin(i, states, bytes_of_states, rngs, parameters, elapsed, observations, mask, starts)
+                continue
+            step(
+                states[i], actions[i], rng_at(rngs, i), observations[i], rewards[i], terminations[i], mask[i],
+                config_at(parameters, i),
+            )  # fmt: skip
+            elapsed[i] += 1
+            late = max_steps > 0 and elapsed[i] >= max_steps
+            over = True
+            for agent in range(agents):
+                if starts[i, agent] and not acting[i, agent]:
+                    # It has finished, or has not acted yet: what the env writes for it means nothing.
+                    rewards[i, agent] = 0.0
+                    terminations[i, agent] = False
+                elif terminations[i, agent]:
+                    mask[i, agent] = False
+                if late:
+                    mask[i, agent] = False
+                if mask[i, agent]:
+                    over = False
+            for agent in range(agents):
+                acts, begins = acting[i, agent], starts[i, agent]
+                absent = begins and not acts
+                # Whom the env has left without a word was cut off, as is everybody when the time is up.
+                if not absent and (late or (over and not terminations[i, agent])):
+                    truncations[i, agent] = True
+                total, length = rewards[i, agent], 0
+                if acts:
+                    acted += 1
+                    length = 1
+                if not (acts and begins):
+                    total += returns[i, agent]
+                    length += lengths[i, agent]
+                returns[i, agent] = total
+                lengths[i, agent] = length
+                resets[i, agent] = absent
+                done = terminations[i, agent] or truncations[i, agent]
+                starts[i, agent] = done or absent
+                if done:
+                    ended += 1
+                    if verb == STEP_SAME:
+                        for place in range(finals.shape[2]):
+                            finals[i, agent, place] = bytes_of_observations[i, agent, place]
+            if over and verb == STEP_SAME:
+                begin(i, states, bytes_of_states, rngs, parameters, elapsed, observations, mask, starts)
+        return acted + (ended << 32)
+
+    return body

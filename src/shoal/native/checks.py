@@ -1,0 +1,121 @@
+"""What can be said of an env class before it is compiled: by its syntax, and by a few steps in Python."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import textwrap
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium.vector.utils import batch_space
+
+from shoal.buffers import Arena
+from shoal.errors import NativeError
+from shoal.native.bodies import RESET, STEP_NEXT
+from shoal.native.columns import Columns
+from shoal.native.debugging import DebugKernel
+from shoal.native.rng import keys_of
+from shoal.native.spec import Spec
+from shoal.packing import BatchPacker
+
+STEPS = 3
+
+REFUSED: dict[type[ast.AST], str] = {
+    ast.Raise: "there is nobody to raise to inside a kernel. Return terminated, or write it into the state",
+    ast.Assert: "there is nobody to raise to inside a kernel. Check it in a test, with debug=True",
+    ast.Try: "nothing is raised inside a kernel",
+    ast.With: "a kernel has no contexts",
+    ast.Yield: "a kernel cannot stop half-way",
+    ast.YieldFrom: "a kernel cannot stop half-way",
+    ast.Await: "a kernel cannot wait",
+    ast.Import: "import at the top of the file",
+    ast.ImportFrom: "import at the top of the file",
+    ast.Global: "other threads run the same code: keep what must last in the state",
+    ast.Dict: "dicts are not compiled. Use fields of the state, or arrays",
+    ast.DictComp: "dicts are not compiled. Use fields of the state, or arrays",
+    ast.Set: "sets are not compiled. Use an array of bools",
+    ast.SetComp: "sets are not compiled. Use an array of bools",
+    ast.JoinedStr: "text is not compiled",
+    ast.ClassDef: "define it outside",
+    ast.Lambda: "define a function outside",
+}
+
+
+def check_syntax(spec: Spec) -> None:
+    """Refuse what cannot be compiled, or would not mean what it says.
+
+    Raises:
+        NativeError: With the line, and what to do.
+    """
+    for verb, function in (("step", spec.step), ("reset", spec.reset)):
+        try:
+            lines, first = inspect.getsourcelines(function)
+            tree = ast.parse(textwrap.dedent("".join(lines)))
+        except (OSError, SyntaxError, IndexError):  # typed into an interpreter, say
+            continue
+        for node in ast.walk(tree):
+            if type(node) in REFUSED:
+                line = first + node.lineno - 1  # type: ignore[attr-defined]
+                text = lines[node.lineno - 1].strip()  # type: ignore[attr-defined]
+                raise NativeError(
+                    f"{spec.cls.__name__}.{verb}, line {line} of {function.__code__.co_filename}:\n"
+                    f"    {text}\n{REFUSED[type(node)]}"
+                )
+
+
+def check_run(spec: Spec) -> None:
+    """Reset an env and step it a little, uncompiled: shapes, dtypes and bounds are then known to fit.
+
+    Raises:
+        NativeError: With the line that went wrong, if it is the env's.
+    """
+    arena = Arena.allocate(spec.agents, spec.observation, spec.action)
+    columns = Columns(_of_one(spec), arena, 1, finals=False)
+    kernel = DebugKernel(spec, columns)
+    columns.arrays["chosen"][:] = True
+    columns.arrays["keys"][:], columns.arrays["seeded"][:] = keys_of([0])
+    space = batch_space(spec.action.space, spec.agents)
+    space.seed(0)
+    packer = BatchPacker(spec.action, arena.actions, arena.action_objects)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)  # by which NumPy tells of numbers that do not fit
+        _attempt(spec, "reset", lambda: kernel.run(RESET))
+        for _ in range(STEPS):
+            packer.write(space.sample(), None)
+            _attempt(spec, "step", lambda: kernel.run(STEP_NEXT))
+
+
+def _of_one(spec: Spec) -> Spec:
+    from dataclasses import replace
+
+    return replace(
+        spec, parameters={name: np.asarray(v).reshape(-1)[:1][0] for name, v in spec.parameters.items()}
+    )
+
+
+def _attempt(spec: Spec, verb: str, run: Callable[[], Any]) -> None:
+    try:
+        run()
+    except NativeError:
+        raise
+    except Exception as error:
+        own = {function.__code__.co_filename for function in (spec.step, spec.reset)}
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in own]
+        if not frames:
+            raise
+        frame = frames[-1]
+        text = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
+        hint = (
+            ". Define it above the class, which is checked as soon as it is made"
+            if isinstance(error, NameError)
+            else ""
+        )
+        raise NativeError(
+            f"{spec.cls.__name__}.{verb}, line {frame.lineno} of {frame.filename}:\n    {text}\n"
+            f"{type(error).__name__}: {error}{hint}"
+        ) from None

@@ -1,0 +1,104 @@
+"""Columns: the memory a kernel works on. Rows lie in the arena, what only kernels know lies beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.buffers import Arena
+from shoal.native.rng import fresh_keys
+from shoal.native.spec import Spec, row_dtype
+
+ORDER = (
+    "states", "bytes_of_states", "rngs", "parameters", "elapsed", "actions", "observations",
+    "bytes_of_observations", "finals", "rewards", "terminations", "truncations", "mask", "resets", "starts",
+    "returns", "lengths", "acting", "chosen", "keys", "seeded",
+)  # fmt: skip
+"""As the bodies of kernels take them."""
+
+
+def kinds(spec: Spec) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    """For each column, the dtype and the shape of what it has for one env."""
+    agents = (spec.agents,) if spec.is_team else ()
+    observation, seen = row_dtype(spec.observation)
+    action, acted = row_dtype(spec.action)
+    if not spec.is_team and not seen and not observation.names:
+        seen = (1,)  # so that it can be written
+    whole, flag, real = np.dtype(np.int64), np.dtype(np.bool_), np.dtype(np.float64)
+    byte, word = np.dtype(np.uint8), np.dtype(np.uint64)
+    raw = (byte, (*agents, spec.observation.nbytes))
+    return {
+        "states": (spec.state, ()),
+        "bytes_of_states": (byte, (spec.state.itemsize,)),
+        "rngs": (word, (2,)),
+        "parameters": (byte, (max(1, spec.parameter_dtype.itemsize),)),
+        "elapsed": (whole, ()),
+        "actions": (action, (*agents, *acted)),
+        "observations": (observation, (*agents, *seen)),
+        "bytes_of_observations": raw,
+        "finals": raw,
+        "rewards": (real, agents),
+        **dict.fromkeys(
+            ("terminations", "truncations", "mask", "resets", "starts", "acting"), (flag, agents)
+        ),
+        "returns": (real, agents),
+        "lengths": (whole, agents),
+        "chosen": (flag, ()),
+        "keys": (word, ()),
+        "seeded": (flag, ()),
+    }
+
+
+class Columns:
+    """The columns of a vec, as arrays.
+
+    Args:
+        spec: Of its envs.
+        arena: Its rows.
+        num_envs: How many.
+        finals: Whether last observations are kept.
+
+    Attributes:
+        arrays: By name, one entry per env.
+        parameters: A record for each env.
+        addresses: Of all of them, in `ORDER`.
+    """
+
+    def __init__(self, spec: Spec, arena: Arena, num_envs: int, *, finals: bool) -> None:
+        self.parameters = np.zeros(num_envs, spec.parameter_dtype)
+        for name, value in spec.parameters.items():
+            self.parameters[name] = value
+        states = np.zeros(num_envs, spec.state)
+        rngs = np.zeros((num_envs, 2), np.uint64)
+        rngs[:, 0] = fresh_keys(num_envs)
+        raw = arena.observations
+        own: dict[str, Any] = {
+            "states": states,
+            "bytes_of_states": states.view(np.uint8),
+            "rngs": rngs,
+            "parameters": self.parameters.view(np.uint8) if spec.parameters else np.zeros(num_envs, np.uint8),
+            "elapsed": np.zeros(num_envs, np.int64),
+            "actions": arena.actions,
+            "observations": raw,
+            "bytes_of_observations": raw,
+            "finals": np.zeros_like(raw) if finals else raw,
+            "rewards": arena.rewards,
+            "terminations": arena.terminations,
+            "truncations": arena.truncations,
+            "mask": arena.mask,
+            "resets": arena.resets,
+            "starts": arena.starts,
+            "returns": arena.episode_returns,
+            "lengths": arena.episode_lengths,
+            "acting": np.zeros(len(arena), np.bool_),
+            "chosen": np.zeros(num_envs, np.bool_),
+            "keys": np.zeros(num_envs, np.uint64),
+            "seeded": np.zeros(num_envs, np.bool_),
+        }
+        self.arrays: dict[str, NDArray[Any]] = {}
+        for name, (dtype, shape) in kinds(spec).items():
+            array = own[name]
+            self.arrays[name] = np.ndarray((num_envs, *shape), dtype, array.data if array.size else None)
+        self.addresses = np.array([self.arrays[name].ctypes.data for name in ORDER], np.uint64)

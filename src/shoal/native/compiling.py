@@ -1,0 +1,199 @@
+"""Spec -> kernel: an env's functions and the body around them, compiled by Numba into one C function.
+
+    int64 kernel(const uint64 *addresses, int64 verb, int64 first, int64 last)
+
+The addresses are those of `columns.ORDER`. It needs no Python, raises nothing and allocates nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+from numba import carray, cfunc, njit, types
+from numba.extending import overload
+
+from shoal.native import cache
+from shoal.native.bodies import Parts, several, single
+from shoal.native.columns import ORDER, kinds
+from shoal.native.config import ConfigType, config_at
+from shoal.native.fingerprint import fingerprint, text_of
+from shoal.native.rng_compiled import pointer_to, rng_at
+from shoal.native.spec import RESET_ARGUMENTS, Spec, arguments_of
+from shoal.native.straight import is_straight
+from shoal.native.translation import translated
+
+# As in NumPy and C, dividing by zero gives inf or nan: checks would cost a branch each, and have nobody to
+# tell.
+OPTIONS: dict[str, Any] = {"error_model": "numpy"}
+INLINE = {
+    **OPTIONS,
+    "forceinline": True,
+}  # a call, or a size that is not known, keeps a loop from being vectorised
+SIGNATURE = types.int64(types.CPointer(types.uint64), types.int64, types.int64, types.int64)
+SLOW = 1.0  # seconds of compiling that are worth a word
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled function.
+
+    Attributes:
+        address: Where it is.
+        keeps: What must live as long as it.
+        was_cached: Whether it was found on disk.
+    """
+
+    address: int
+    keeps: Any
+    was_cached: bool
+
+
+_made: dict[str, Kernel] = {}
+
+
+def compile_kernel(spec: Spec) -> Kernel:
+    """The kernel of these envs: of this process, from disk, or compiled now.
+
+    Raises:
+        NativeError: If Numba cannot compile what the class says.
+    """
+    print_of = fingerprint(spec)
+    key = None if print_of is None else cache.key_of(print_of)
+    if key in _made:
+        return _made[key]
+    found = None if key is None else cache.load(key)
+    if found is not None:
+        kernel = Kernel(found.address, found.library, was_cached=True)
+    else:
+        begun = time.perf_counter()
+        with translated(spec):
+            compiled = cfunc(SIGNATURE, **OPTIONS)(_kernel_of(spec))
+        kernel = Kernel(compiled.address, compiled, was_cached=False)
+        if key is not None:
+            cache.save(key, compiled)
+        took = time.perf_counter() - begun
+        if took > SLOW:
+            kept = "" if key is None else "; the next time it is found on disk"
+            print(f"shoal: compiled {spec.cls.__name__} in {took:.1f} s{kept}", file=sys.stderr)
+    if key is not None:
+        _made[key] = kernel
+    return kernel
+
+
+def _kernel_of(spec: Spec) -> Any:
+    config = ConfigType(spec.constants, spec.parameter_dtype, text_of(spec.constants))
+    at = config_at(config)
+    parts = Parts(
+        _calling(_deep(spec.step, {}, INLINE), spec.step, spec.step_arguments, INLINE),
+        _calling(_deep(spec.reset, {}, OPTIONS), spec.reset, RESET_ARGUMENTS, OPTIONS),
+        njit(**OPTIONS)(lambda result: _result(result)),
+        njit(**OPTIONS)(lambda rngs, i: rng_at(np.uint64(rngs[i].ctypes.data))),
+        njit(**OPTIONS)(lambda parameters, i: at(np.uint64(parameters[i].ctypes.data))),
+        spec.max_steps,
+        njit(**OPTIONS),
+        _apart,
+        is_straight(spec),
+    )
+    names: dict[str, Any] = {
+        "carray": carray,
+        "body": njit(**INLINE)((several if spec.is_team else single)(parts)),
+    }
+    arrays: list[str] = []
+    made: dict[Any, Any] = {}
+    for index, name in enumerate(ORDER):
+        kind = kinds(spec)[name]
+        made[kind] = made.get(kind) or _column(*kind)  # each takes a tenth of a second
+        names[f"column_{index}"] = made[kind]
+        arrays.append(f"column_{index}(addresses[{index}], first, last - first)")
+    source = f"""
+def kernel(columns, verb, first, last):
+    addresses = carray(columns, {len(ORDER)})
+    return body(verb, {", ".join(arrays)})
+"""
+    exec(source, names)
+    return names["kernel"]
+
+
+def _apart(function: Any) -> Any:
+    """Compiled, and told that no two of its arrays overlap."""
+    made = njit(**INLINE)(function)
+
+    def customize(flags: Any) -> Any:
+        flags.noalias = True
+        return flags
+
+    made._compiler._customize_flags = customize
+    return made
+
+
+def _column(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    """A function that gives the entries of some envs as an array."""
+    nbytes = int(dtype.itemsize * np.prod(shape, dtype=np.int64))
+
+    @njit(**OPTIONS)
+    def entries(address: Any, first: Any, count: Any) -> Any:
+        return carray(pointer_to(address + np.uint64(first * nbytes), dtype), (count, *shape))
+
+    return entries
+
+
+def _calling(compiled: Any, function: Any, known: tuple[str, ...], options: dict[str, Any]) -> Any:
+    """A function of all that may be asked for, which passes on what is."""
+    names = {"function": compiled}
+    exec(f"def call({', '.join(known)}): return function({', '.join(arguments_of(function))})", names)
+    return njit(**options)(names["call"])
+
+
+def _deep(function: FunctionType, compiled: dict[Any, Any], options: dict[str, Any]) -> Any:
+    """A function compiled, with the plain functions that it calls."""
+    if function in compiled:
+        return compiled[function]
+    compiled[function] = None  # what calls itself is left to Numba
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    known = {**function.__globals__, **{name: cell.cell_contents for name, cell in cells.items()}}
+    called = {
+        name: _deep(known[name], compiled, options)
+        for name in function.__code__.co_names + function.__code__.co_freevars
+        if isinstance(known.get(name), FunctionType) and known[name] is not function
+    }
+    called = {name: each for name, each in called.items() if each is not None}
+    if called:
+        import types as python_types
+
+        closure = tuple(
+            python_types.CellType(called[name]) if name in called else cell for name, cell in cells.items()
+        )
+        renewed = FunctionType(
+            function.__code__,
+            {**function.__globals__, **called},
+            function.__name__,
+            function.__defaults__,
+            closure or None,
+        )
+        renewed.__kwdefaults__ = function.__kwdefaults__
+        renewed.__qualname__, renewed.__module__ = function.__qualname__, function.__module__
+        function_made = njit(**options)(renewed)
+    else:
+        function_made = njit(**options)(function)
+    compiled[function] = function_made
+    return function_made
+
+
+def _result(result: Any) -> Any:
+    raise NotImplementedError
+
+
+@overload(_result)
+def _(result):
+    if not isinstance(result, types.BaseTuple) or result.count not in (2, 3):
+        return None
+    if not all(isinstance(each, (types.Number, types.Boolean)) for each in result):
+        return None
+    if result.count == 2:
+        return lambda result: (float(result[0]), bool(result[1]), False)
+    return lambda result: (float(result[0]), bool(result[1]), bool(result[2]))

@@ -1,0 +1,98 @@
+"""The kernel in plain Python: the same functions and the same body, uncompiled, so that breakpoints work."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import NativeError
+from shoal.native.bodies import Parts, several, single
+from shoal.native.columns import ORDER, Columns
+from shoal.native.rng import Rng
+from shoal.native.spec import RESET_ARGUMENTS, Spec, arguments_of
+
+
+class DebugKernel:
+    """Runs envs uncompiled.
+
+    Args:
+        spec: Of the envs.
+        columns: Their memory.
+    """
+
+    def __init__(self, spec: Spec, columns: Columns) -> None:
+        self._arrays = [_as_records(columns.arrays[name]) for name in ORDER]
+        constants, dtype = spec.constants, spec.parameter_dtype
+        names = dtype.names or ()
+
+        def config_at(parameters: Any, i: int) -> Any:
+            own: Any = parameters[i].view(dtype)[0] if names else None
+            return SimpleNamespace(**constants, **{name: own[name] for name in names})
+
+        parts = Parts(
+            _calling(spec.step, spec.step_arguments),
+            _calling(spec.reset, RESET_ARGUMENTS),
+            lambda result: _result(spec, result),
+            lambda rngs, i: Rng(rngs[i]),
+            config_at,
+            spec.max_steps,
+            lambda function: function,
+            lambda function: function,
+            is_straight=False,
+        )
+        self._body = (several if spec.is_team else single)(parts)
+
+    def run(self, verb: int, envs: slice = slice(None)) -> tuple[int, int]:
+        """All envs, or a run of them, as a compiled kernel's loop does."""
+        result = self._body(verb, *(array[envs] for array in self._arrays))
+        return result & 0xFFFFFFFF, result >> 32
+
+
+class DebugQueue:
+    """Blocks of envs, run one after another when they are asked for.
+
+    Args:
+        spec: Of the envs.
+        columns: Their memory.
+        ends: One past the last env of each block.
+    """
+
+    def __init__(self, spec: Spec, columns: Columns, ends: list[int]) -> None:
+        self._kernel = DebugKernel(spec, columns)
+        self._envs = [slice(first, last) for first, last in zip([0, *ends[:-1]], ends, strict=True)]
+        self._waiting: list[tuple[int, int]] = []
+
+    def submit(self, blocks: list[int], verb: int) -> None:
+        """Let them wait."""
+        self._waiting += [(block, verb) for block in blocks]
+
+    def collect(self, wanted: int) -> list[int]:
+        """Run so many that wait."""
+        done = []
+        for block, verb in self._waiting[:wanted]:
+            self._kernel.run(verb, self._envs[block])
+            done.append(block)
+        del self._waiting[:wanted]
+        return done
+
+
+def _as_records(array: Any) -> Any:
+    """With attributes for the fields, as compiled code has them."""
+    return array.view(np.dtype((np.record, array.dtype))) if array.dtype.names else array
+
+
+def _calling(function: Any, known: tuple[str, ...]) -> Any:
+    positions = [known.index(name) for name in arguments_of(function)]
+    return lambda *given: function(*(given[position] for position in positions))
+
+
+def _result(spec: Spec, result: Any) -> tuple[float, bool, bool]:
+    if not isinstance(result, tuple) or len(result) not in (2, 3):
+        raise NativeError(
+            f"{spec.cls.__name__}.step must return (reward, terminated), or (reward, terminated, truncated), "
+            f"got {result!r}"
+        )
+    reward, terminated, *truncated = result
+    return float(reward), bool(terminated), bool(truncated[0]) if truncated else False

@@ -1,0 +1,89 @@
+"""What Numba says of a function it cannot compile -> an error that shows the line and says what to do."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from numba.core import errors as numba_errors
+
+from shoal.errors import NativeError
+from shoal.native.spec import Spec
+
+# A pattern in Numba's message, and what it means to the author of an env.
+MEANINGS = (
+    (
+        r"Unknown attribute '?(\w+)'? (?:of|for) type config",
+        "config has no {0}: add it to constants or parameters",
+    ),
+    (r"Unknown attribute '?(\w+)'? (?:of|for) type rng", "rng has uniform, normal and integers, and no {0}"),
+    (r"Unknown attribute '?(\w+)'? (?:of|for) type Record", "there is no field {0}"),
+    (r"[Ff]ield '(\w+)' was not found", "there is no field {0}"),
+    (
+        r"Invalid use of Function\(<function _result",
+        "step must return (reward, terminated): a number and a bool",
+    ),
+    (
+        r"Cannot unify (.+?) and (.+?) for '(\w+)",
+        "the variable {2} is once {0} and once {1}: keep it one of them",
+    ),
+    (r"variable '?(\w+)'? .*(?:not defined|referenced before)", "{0} may be used before it has a value"),
+    (r"NameError: name '(\w+)' is not defined", "nothing is called {0}"),
+    (
+        r"Untyped global name '(\w+)'",
+        "{0} is nothing that can be compiled: a number, an array or a function can",
+    ),
+    (r"unicode_type|Literal\[str\]", "text cannot be computed with"),
+)
+
+
+@contextmanager
+def translated(spec: Spec) -> Iterator[None]:
+    """Raise errors of compiling in the words of the env's author.
+
+    Raises:
+        NativeError: Instead of Numba's.
+    """
+    try:
+        yield
+    except numba_errors.NumbaError as error:
+        raise NativeError(_explained(spec, error)) from None  # whose pages would hide this
+
+
+def _explained(spec: Spec, error: numba_errors.NumbaError) -> str:
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    file, line = _place(spec, text)
+    name = spec.cls.__name__
+    where = name
+    if line:
+        verb = _verb_at(spec, line)
+        where = f"{name}.{verb}, line {line} of {file}:\n    {linecache.getline(file, line).strip()}\n"
+    for pattern, meaning in MEANINGS:
+        if found := re.search(pattern, text):
+            return f"{where}{'' if line else ': '}{meaning.format(*found.groups())}"
+    first = next(
+        (part.strip() for part in text.splitlines() if part.strip() and "Failed in" not in part), text
+    )
+    return (
+        f"{where}{'' if line else ': '}this cannot be compiled ({first[:200]}). Compiled are numbers, "
+        "arrays, loops, conditions, math, most of NumPy, and functions of these; debug=True runs it as it is"
+    )
+
+
+def _place(spec: Spec, text: str) -> tuple[str, int]:
+    """The innermost line of the env's own file that the message names."""
+    own = {function.__code__.co_filename for function in (spec.step, spec.reset)}
+    found = ("", 0)
+    for file, line in re.findall(r'File "([^"]+)", line (\d+)', text):
+        for path in own:
+            if path == file or path.endswith(file.lstrip("./")):
+                found = (path, int(line))
+    return found
+
+
+def _verb_at(spec: Spec, line: int) -> str:
+    starts = {"step": spec.step.__code__.co_firstlineno, "reset": spec.reset.__code__.co_firstlineno}
+    before = {verb: start for verb, start in starts.items() if start <= line}
+    return max(before, key=lambda verb: before[verb]) if before else "step"

@@ -1,0 +1,182 @@
+"""Asynchronous compiled envs: blocks that threads step while the caller has others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal._core.run import Infos
+from shoal.errors import ArgumentError, ResetNeeded
+from shoal.native.bodies import RESET, STEP_SAME
+from shoal.native.debugging import DebugQueue
+from shoal.native.env import compiled
+from shoal.vector._async import AsyncVerbs
+from shoal.vector._cores import patience_with, usable_cores
+from shoal.vector._hand import Hand
+from shoal.vector._plan import Part
+from shoal.vector.base import READY, Result
+from shoal.vector.native import Native
+from shoal.vector.statistics import report
+
+
+class AsyncNative(AsyncVerbs, Native):
+    """What `Native` makes if a batch has less than all envs, or with ``mode="async"``."""
+
+    def _shape(self, count: int, batch_size: Any, surplus_envs: Any, mode: Any, order: Any) -> int:
+        for name, value in self._native_spec.parameters.items():
+            if value.ndim and surplus_envs:
+                raise ArgumentError(
+                    f"{name}: expected one value for all envs, because surplus_envs adds some"
+                )
+        return super()._shape(count, batch_size, surplus_envs, mode, order)
+
+    def _start(self) -> None:
+        batch_size, order = self._batching.batch_size, str(self._batching.order)
+        size = _block_size(self._total_envs, batch_size, self.num_workers, order)
+        parts = [
+            Part(number, size, number * size, (number + 1) * size)
+            for number in range(self._total_envs // size)
+        ]
+        self._parts = parts
+        self._divide(parts, batch_size // size, order)
+        ends = [part.last_env for part in parts]
+        self._queue: Any
+        if self.debug:
+            self._queue = DebugQueue(self._native_spec, self._columns, ends)
+            return
+        from shoal._core._native import NativeQueue
+
+        self._kernel = compiled(self._native_spec)
+        _, patience = patience_with(self.num_workers, usable_cores())
+        self._queue = NativeQueue(
+            self._kernel.address,
+            self._columns.addresses,
+            (self._columns, self._kernel.keeps),
+            ends,
+            self.num_workers,
+            patience.pauses,
+            patience.yields,
+        )
+
+    # -- the verbs -------------------------------------------------------------------------------------
+
+    def _reset_all(
+        self, chosen: NDArray[np.bool_], seeds: Sequence[int | None], options: dict[str, Any] | None
+    ) -> None:
+        self._drain()
+        self._choose(slice(None), chosen, seeds, options)
+        self._flow.restart()
+        self._let_go()
+        self._submit(list(range(len(self._parts))), "reset")
+
+    def _reset_some(
+        self,
+        blocks: list[int],
+        chosen: NDArray[np.bool_],
+        seeds: Sequence[int | None],
+        options: dict[str, Any] | None,
+    ) -> None:
+        # Only their own entries: others may be under way.
+        envs = np.concatenate(
+            [np.arange(*self._parts[block].envs.indices(self._total_envs)) for block in blocks]
+        )
+        self._choose(envs, chosen, seeds, options)
+        self._flow.send(blocks)
+        self._let_go()
+        self._submit(blocks, "reset")
+
+    def _begin_steps(self, hand: Hand) -> None:
+        self._check_owner()
+        if self._never_reset.any():
+            raise ResetNeeded(
+                "compiled envs have no state before their first reset: call async_reset() first"
+            )
+        self._hands.scatter(hand)
+        self._flow.send(hand.blocks)
+        if hand not in self._held:  # put together only now
+            self._hands.release(hand)
+        self._let_go()
+        self._submit(hand.blocks, "step")
+
+    def _submit(self, blocks: Sequence[int], verb: str) -> None:
+        for block in blocks:
+            self._verbs[block] = verb
+        self._queue.submit(list(blocks), RESET if verb == "reset" else self._step_verb)
+
+    def _arrive(self) -> list[int]:
+        self._check_owner()
+        flow = self._flow
+        while not self._is_there():
+            self._collect(1)
+        return flow.receive()
+
+    def _is_there(self) -> bool:
+        flow = self._flow
+        if flow.order == "ready":
+            return len(flow.there) >= flow.per_batch
+        return set(flow.next_batch()).issubset(flow.there)
+
+    def _collect(self, wanted: int) -> None:
+        """Take note of blocks that are done, at least so many."""
+        if not self.debug:
+            self._flow.arrive(self._queue.kept())  # by a call that was interrupted
+        self._flow.arrive(self._queue.collect(wanted))
+
+    def _drain(self) -> None:
+        """Wait for all that is under way."""
+        self._check_owner()
+        while missing := len(self._flow.sent) - len(self._flow.there):
+            self._collect(missing)
+
+    def _said_by(self, blocks: Sequence[int]) -> Infos:
+        if self._step_verb != STEP_SAME:
+            return []
+        pairs: Infos = []
+        rows = self._block_size * self.agents_per_env
+        for position, block in enumerate(blocks):
+            if self._verbs[block] == "step":
+                for row, info in self._finals(slice(block * rows, (block + 1) * rows)):
+                    pairs.append((position * rows + row, info))
+        return pairs
+
+    def _ask(self, verb: str, question: Callable[[], Result]) -> Result:
+        """As ever, once all that is under way is there. It stays to be received."""
+        self._check_still(verb)
+        if self._state is READY:
+            self._move(self._drain, READY)
+        return super()._ask(verb, question)
+
+    def snapshot(self, env_ids: Sequence[int] | None = None) -> dict[str, Any]:
+        """See `shoal.Native.snapshot`. What is under way is waited for, and stays to be received."""
+        if env_ids is None:
+            return super().snapshot()
+        self._check_still("snapshot")
+        self._move(self._drain, self._state)
+        return Native.snapshot(self, env_ids)
+
+    def restore(self, snapshot: Any, env_ids: Sequence[int] | None = None) -> None:
+        """Go back to a snapshot: see `shoal.Native.restore`."""
+        self._check_still("restore")
+        self._move(self._drain, self._state)
+        super().restore(snapshot, env_ids)
+
+    def _end_threads(self) -> None:
+        if not self.debug:
+            self._queue.close()
+
+    def stats(self) -> dict[str, Any]:
+        """Counts and times since the vec was made; see `shoal.vector.statistics`."""
+        return report(self._meter.figures())
+
+
+def _block_size(envs: int, batch_size: int, threads: int, order: str) -> int:
+    """Envs of a block: as many as divide a batch and all envs, and leave each thread something of a batch."""
+    size = math.gcd(envs, batch_size)
+    wanted = threads if order == "fifo" else 4 * threads  # the smaller, the fewer envs wait for a slow one
+    while size > 1 and batch_size // size < wanted:
+        size //= next(factor for factor in range(2, size + 1) if size % factor == 0)
+    return size

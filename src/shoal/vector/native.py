@@ -1,0 +1,468 @@
+"""Native: compiled envs, stepped in place by a pool of threads: no process, no GIL, no copy."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Self, cast
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from shoal import _core
+from shoal._core.run import Infos
+from shoal.buffers import Arena
+from shoal.errors import ArgumentError, ArgumentTypeError, CoreNeeded, ResetNeeded, SnapshotError, WorkerError
+from shoal.native.bodies import RESET, STEP_DISABLED, STEP_NEXT, STEP_SAME
+from shoal.native.columns import ORDER, Columns
+from shoal.native.debugging import DebugKernel
+from shoal.native.env import compiled
+from shoal.native.fingerprint import text_of
+from shoal.native.rng import keys_of
+from shoal.native.spec import arguments_of
+from shoal.vector._batching import Batching, is_async
+from shoal.vector._cores import patience_with, usable_cores
+from shoal.vector._native_creators import spec_of
+from shoal.vector.arguments import Options, autoreset
+from shoal.vector.base import MOVING, READY, VectorEnv
+from shoal.vector.spaces import UnitFacts, combine
+from shoal.vector.statistics import report
+
+VERBS = {
+    AutoresetMode.NEXT_STEP: STEP_NEXT,
+    AutoresetMode.SAME_STEP: STEP_SAME,
+    AutoresetMode.DISABLED: STEP_DISABLED,
+}
+
+
+class Native(VectorEnv):
+    """Many compiled envs, behind the same contract as `shoal.Serial`.
+
+    With ``copy=False`` nothing is copied and nothing allocated: rewards and flags are views too, valid until
+    the next step.
+
+    Args:
+        env: A `shoal.NativeEnv` class, or a list with one for each env: the same class, or
+            ``functools.partial`` of it with other parameters.
+        num_envs: How many, of one class.
+        env_kwargs: Values for its constants and parameters; a parameter may have an array with one for each
+            env.
+        num_workers: Threads, this one counted; by default one for each core this process may use.
+        render_mode: ``"rgb_array"`` if `render` is to give frames.
+        debug: Run the env's functions uncompiled, so that breakpoints and prints work in them.
+        autoreset_mode: As for `shoal.Serial`, and so are `flat`, `copy`, `seed`, `episode_stats` and
+            `rows_as_envs`.
+        flat: See `shoal.Serial`.
+        copy: See `shoal.Serial`.
+        seed: See `shoal.Serial`.
+        episode_stats: See `shoal.Serial`.
+        rows_as_envs: See `shoal.Serial`.
+        batch_size: Envs in a batch; with less than all of them the vec is asynchronous, as
+            `shoal.Multiprocessing` is.
+        surplus_envs: See `shoal.Multiprocessing`.
+        mode: See `shoal.Multiprocessing`.
+        order: See `shoal.Multiprocessing`.
+
+    Example:
+        >>> import numpy as np, shoal
+        >>> with shoal.make("shoal/CartPole-v1", num_envs=1000) as vec:
+        ...     obs, infos = vec.reset(seed=0)
+        ...     obs, rewards, terminations, truncations, infos = vec.step(np.zeros(1000, np.int64))
+        >>> type(vec).__name__, obs.shape
+        ('Native', (1000, 4))
+    """
+
+    def __new__(
+        cls,
+        env: Any = None,
+        num_envs: Any = None,
+        *,
+        batch_size: Any = None,
+        surplus_envs: Any = 0,
+        mode: Any = None,
+        **_: Any,
+    ) -> Self:
+        """One that waits for all envs, or one that does not."""
+        if cls is Native and is_async(env, num_envs, batch_size, surplus_envs, mode):
+            from shoal.vector._native_async import AsyncNative
+
+            return cast(Self, object.__new__(AsyncNative))
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        env: Any,
+        num_envs: int | None = None,
+        *,
+        env_kwargs: Mapping[str, Any] | None = None,
+        num_workers: int | None = None,
+        render_mode: str | None = None,
+        debug: bool = False,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        flat: bool = False,
+        copy: bool = True,
+        seed: int | None = None,
+        episode_stats: bool = False,
+        rows_as_envs: bool = False,
+        batch_size: int | None = None,
+        surplus_envs: int = 0,
+        mode: str | None = None,
+        order: str = "fifo",
+    ) -> None:
+        if _core.NAME != "native" and not debug:
+            raise CoreNeeded(
+                "Native needs the compiled core, which this installation does not have or SHOAL_CORE has "
+                "switched off. Install with a C++ compiler at hand, or pass debug=True."
+            )
+        resetting = autoreset(autoreset_mode)
+        options = Options(resetting, flat, copy, seed, episode_stats, "same", rows_as_envs)
+        self._native_spec, count = spec_of(env, num_envs, dict(env_kwargs or {}))
+        count = self._shape(count, batch_size, surplus_envs, mode, order)
+        spec = self._native_spec
+        metadata = dict(spec.cls.metadata)
+        if render_mode is not None and (
+            spec.cls.render is None or render_mode not in metadata["render_modes"]
+        ):
+            raise ArgumentError(
+                f"render_mode: {spec.cls.__name__} has no {render_mode!r}: expected 'rgb_array', and a "
+                "render(state) in the class, or None"
+            )
+        agents = tuple(f"agent_{i}" for i in range(spec.agents))
+        facts = UnitFacts(
+            spec.observation.space, spec.action.space, count, agents, metadata, render_mode, None
+        )
+        described = combine([facts], "same", resetting, objects=False)
+        arena = Arena.allocate(count * spec.agents, described.observation, described.action)
+        self._columns = Columns(spec, arena, count, finals=resetting is AutoresetMode.SAME_STEP)
+        self._step_verb, self.debug, self._owner = VERBS[resetting], debug, os.getpid()
+        self.num_workers = 1 if debug else _threads(num_workers)
+        self._seeds_given: list[int | None] = [None] * count
+        self._quick = False
+        super().__init__(described, arena, options)
+        self._start()
+
+    def _shape(self, count: int, batch_size: Any, surplus_envs: Any, mode: Any, order: Any) -> int:
+        """How many envs are simulated."""
+        self._batching = Batching.of(
+            bool, count, batch_size, surplus_envs, mode, order, parent_steps=False
+        )  # any creator will do
+        return len(self._batching.creators)
+
+    def _start(self) -> None:
+        """Compile, and start the threads."""
+        self._loop: Any
+        if self.debug:
+            self._loop = DebugKernel(self._native_spec, self._columns)
+            return
+        from shoal._core._native import NativeLoop
+
+        self._kernel = compiled(self._native_spec)
+        _, patience = patience_with(self.num_workers - 1, usable_cores())
+        self._loop = NativeLoop(
+            self._kernel.address,
+            self._columns.addresses,
+            (self._columns, self._kernel.keeps),
+            self._total_envs,
+            self.num_workers,
+            patience.pauses,
+            patience.yields,
+        )
+        self._may_be_quick = (
+            self._step_verb == STEP_NEXT
+            and not self.copy
+            and self._clock is None
+            and isinstance(self._observe(), np.ndarray)
+            and self._whole.actions.usual is not None
+        )
+        if self._may_be_quick:
+            arena = self._arena
+            self._loop.prepare(
+                ORDER.index("actions"),
+                self._step_verb,
+                self._whole.actions.usual,
+                arena.mask,
+                (self._observe(), arena.rewards, arena.terminations, arena.truncations),
+            )
+
+    # -- the verbs -------------------------------------------------------------------------------------
+
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Step every env with its action: see `shoal.VectorEnv.step`."""
+        if self._quick and self._state is READY:
+            self._state = MOVING
+            try:
+                result = self._loop.step(actions)
+            finally:
+                if self._state is MOVING:
+                    self._state = READY
+            if result is not None:
+                return result  # type: ignore[no-any-return]
+        return super().step(actions)
+
+    def _begin_reset(
+        self,
+        chosen: NDArray[np.bool_],
+        seeds: Sequence[int | None],
+        options: dict[str, Any] | None,
+    ) -> Infos | None:
+        self._choose(slice(None), chosen, seeds, options)
+        self._loop.run(RESET)
+        self._check_time()
+        return []
+
+    def _choose(
+        self,
+        envs: slice | NDArray[np.int64],
+        chosen: NDArray[np.bool_],
+        seeds: Sequence[int | None],
+        options: dict[str, Any] | None,
+    ) -> None:
+        """Tell these envs, each in its place, whether they are to be reset and with which seed."""
+        self._check_owner()
+        if options:
+            raise ArgumentError(
+                f"options: compiled envs have none beside reset_mask, got {sorted(options)}. What differs "
+                "between envs is a parameter, which set_attr() changes"
+            )
+        arrays = self._columns.arrays
+        keys, given = keys_of(seeds)
+        for name, values in (("chosen", chosen), ("keys", keys), ("seeded", given)):
+            arrays[name][envs] = values[envs]
+        for env in np.flatnonzero(chosen & given).tolist():
+            self._seeds_given[env] = seeds[env]
+
+    def _begin_step(self) -> Infos | None:
+        self._check_owner()
+        if self._never_reset.any():
+            raise ResetNeeded("compiled envs have no state before their first reset: call reset() first")
+        self._loop.run(self._step_verb)
+        self._check_time()
+        return self._finals(slice(None)) if self._step_verb == STEP_SAME else []
+
+    def _check_time(self) -> None:
+        """Whether from now on there is a shorter way."""
+        self._quick = not self.debug and self._may_be_quick and not self._unchecked
+
+    def _finals(self, rows: slice | NDArray[np.int64]) -> Infos:
+        """What agents saw last whose episode has just ended."""
+        arena = self._arena
+        done = np.flatnonzero(arena.terminations[rows] | arena.truncations[rows])
+        if not done.size:
+            return []
+        raw = self._columns.arrays["finals"].reshape(self.num_rows, -1)[rows][done]
+        layout = self.observation_layout
+        values = list(layout.flat(raw)) if self.flat else layout.root.split(layout.columns(raw), len(done))
+        return [
+            (row, {"final_obs": value, "final_info": {}})
+            for row, value in zip(done.tolist(), values, strict=True)
+        ]
+
+    # -- access to the envs ----------------------------------------------------------------------------
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set a parameter or a field of the state: an array, list or tuple gives each env its own value."""
+        super().set_attr(name, list(values) if isinstance(values, np.ndarray) else values)
+
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        self._check_owner()
+        spec, count = self._native_spec, self._total_envs
+        if name == "np_random_seed":
+            return list(self._seeds_given)
+        column = self._column_of(name)
+        if column is not None:
+            return list(column.copy())
+        if name in spec.constants:
+            return [spec.constants[name]] * count
+        try:
+            value = getattr(spec.cls, name)
+        except AttributeError:
+            known = ", ".join([*spec.parameters, *(spec.state.names or ()), *spec.constants])
+            raise AttributeError(f"{spec.cls.__name__} has no {name!r}. Its envs have {known}") from None
+        return [value(*args, **kwargs) if callable(value) else value for _ in range(count)]
+
+    def _column_of(self, name: str) -> NDArray[Any] | None:
+        """The values of a parameter, or of a field of the state."""
+        if name in (self._columns.parameters.dtype.names or ()):
+            return self._columns.parameters[name]
+        if name in (self._native_spec.state.names or ()):
+            return self._columns.arrays["states"][name]
+        return None
+
+    def _set_attr(self, name: str, values: Sequence[Any]) -> None:
+        self._check_owner()
+        column = self._column_of(name)
+        if column is None:
+            known = ", ".join([*self._native_spec.parameters, *(self._native_spec.state.names or ())])
+            raise AttributeError(f"{name}: expected a parameter or a field of the state: {known}")
+        given = np.asarray(values)
+        fits = np.can_cast(given.dtype, column.dtype, "same_kind")
+        if not fits or given.shape != column.shape:
+            raise ArgumentTypeError(
+                f"{name}: expected {column.dtype} of shape {column.shape[1:]} for each env, got "
+                f"{given.dtype} of shape {given.shape[1:]}"
+            )
+        column[:] = given
+
+    def _render(self) -> list[Any]:
+        self._check_owner()
+        spec = self._native_spec
+        if self.render_mode is None:
+            return [None] * self._total_envs
+        draw: Any = inspect.getattr_static(spec.cls, "render").__func__
+        states = self._columns.arrays["states"].copy()
+        frames = []
+        for env in range(self._total_envs):
+            own = dict(zip(spec.parameters, self._columns.parameters[env].tolist(), strict=True))
+            known = {
+                "state": states.view(np.dtype((np.record, states.dtype)))[env],
+                "config": SimpleNamespace(**spec.constants, **own),
+            }
+            frames.append(draw(**{name: known[name] for name in arguments_of(draw)}))
+        return frames
+
+    # -- snapshots -------------------------------------------------------------------------------------
+
+    _OWN = ("states", "rngs", "elapsed")
+
+    def snapshot(self, env_ids: Sequence[int] | None = None) -> dict[str, Any]:
+        """All envs, or some, exactly as they are now, in a form that can be pickled.
+
+        Args:
+            env_ids: Which; by default all.
+        """
+        if env_ids is None:
+            return super().snapshot()
+        self._check_idle("snapshot")
+        self._check_owner()
+        envs, rows = self._places(env_ids)
+        own = {name: self._columns.arrays[name][envs].copy() for name in self._OWN}
+        arena = {name: column[rows].copy() for name, column in self._row_columns().items()}
+        kind = {**self._kind(), "number of rows": len(rows)}
+        return {
+            "kind": kind,
+            "some": {**own, "parameters": self._columns.parameters[envs].copy()},
+            "rows": arena,
+        }
+
+    def restore(self, snapshot: Any, env_ids: Sequence[int] | None = None) -> None:
+        """Go back to a snapshot.
+
+        Args:
+            snapshot: Of this vec, or of one made the same way.
+            env_ids: The envs that are to be as those of the snapshot, in its order. Needed if it is of some
+                only; they need not be the same ones.
+
+        Raises:
+            SnapshotError: If it is of another shape.
+        """
+        if not isinstance(snapshot, dict) or "some" not in snapshot:
+            if env_ids is not None:
+                raise SnapshotError("env_ids: expected None, because the snapshot is of all envs")
+            super().restore(snapshot)
+            return
+        self._check_idle("restore")
+        self._check_owner()
+        if env_ids is None:
+            raise SnapshotError(
+                "env_ids: the snapshot is of some envs only: say which are to be as they were"
+            )
+        envs, rows = self._places(env_ids)
+        for name, ours in {**self._kind(), "number of rows": len(rows)}.items():
+            theirs = snapshot["kind"].get(name)
+            if theirs != ours:
+                raise SnapshotError(f"the snapshot is of envs with another {name}: {theirs}, not {ours}")
+        for name in self._OWN:
+            self._columns.arrays[name][envs] = snapshot["some"][name]
+        self._columns.parameters[envs] = snapshot["some"]["parameters"]
+        for name, column in self._row_columns().items():
+            column[rows] = snapshot["rows"][name]
+        self._never_reset[envs] = False
+
+    def _places(self, env_ids: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        envs = np.asarray(env_ids)
+        if (
+            envs.ndim != 1
+            or envs.dtype.kind not in "iu"
+            or not ((envs >= 0) & (envs < self._total_envs)).all()
+        ):
+            raise ArgumentError(
+                f"env_ids: expected a list of envs from 0 to {self._total_envs - 1}, got {env_ids!r}"
+            )
+        if len(np.unique(envs)) < len(envs):
+            raise ArgumentError(f"env_ids: expected each env once, got {env_ids!r}")
+        rows = (envs[:, None] * self.agents_per_env + np.arange(self.agents_per_env)).reshape(-1)
+        return envs.astype(np.int64), rows
+
+    def _row_columns(self) -> dict[str, NDArray[Any]]:
+        names = ("observations", "rewards", "terminations", "truncations", "mask", "resets", "starts")
+        return {name: getattr(self._arena, name) for name in (*names, "episode_returns", "episode_lengths")}
+
+    def _freeze(self) -> Any:
+        self._check_owner()
+        arrays = {name: self._columns.arrays[name].copy() for name in self._OWN}
+        return {**arrays, "parameters": self._columns.parameters.copy(), "seeds": list(self._seeds_given)}
+
+    def _thaw(self, state: Any) -> None:
+        self._check_owner()
+        for name in self._OWN:
+            self._columns.arrays[name][...] = state[name]
+        self._columns.parameters[...] = state["parameters"]
+        self._seeds_given = list(state["seeds"])
+
+    def _kind(self) -> dict[str, Any]:
+        spec = self._native_spec
+        return {
+            **super()._kind(),
+            "env": spec.cls.__qualname__,
+            "state": spec.state,
+            "constants": text_of(spec.constants),
+        }
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    def _shut(self, *, moving: bool) -> list[Exception]:
+        while os.getpid() == self._owner:
+            try:
+                self._end_threads()
+            except RuntimeError:  # another thread is in the middle of a step, which ends by itself
+                time.sleep(0.0005)
+            else:
+                break
+        return []
+
+    def _end_threads(self) -> None:
+        if not self.debug:
+            self._loop.close()
+
+    def stats(self) -> dict[str, Any]:
+        """Counts and times since the vec was made; see `shoal.vector.statistics`."""
+        figures = self._transitions.figures()
+        if not self.debug:
+            figures = tuple(ours + quick for ours, quick in zip(figures, self._loop.figures(), strict=True))
+        return report(figures)
+
+    def _check_owner(self) -> None:
+        if os.getpid() != self._owner:
+            raise WorkerError(
+                "this vec was made by the process from which this one was forked, and its threads are there: "
+                "make a new one here"
+            )
+
+    def __repr__(self) -> str:
+        """Backend, env and counts."""
+        how = "debug=True" if self.debug else f"num_workers={self.num_workers}"
+        return f"{super().__repr__()[:-1]}, {how})"
+
+
+def _threads(num_workers: Any) -> int:
+    if num_workers is None:
+        return usable_cores()
+    if not isinstance(num_workers, (int, np.integer)) or isinstance(num_workers, bool) or num_workers < 1:
+        raise ArgumentError(f"num_workers: expected a positive integer, got {num_workers!r}")
+    return int(num_workers)

@@ -1,0 +1,242 @@
+"""A class that cannot work is refused when it is made, with the line and what to do."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, OneOf, Sequence
+
+import shoal
+from shoal.errors import ArgumentError, ArgumentTypeError, NativeError, SpaceError
+
+UNKNOWN = object()
+
+
+def make(reset=None, step=None, **attributes):
+    """A class with what is usual, but for this."""
+
+    def usual_reset(obs):
+        obs[0] = 0.0
+
+    def usual_step(obs):
+        return 0.0, False
+
+    body = {
+        "observation_space": Box(-1, 1, (2,), np.float32),
+        "action_space": Discrete(2),
+        "state": np.dtype([("place", np.int32), ("map", np.int8, (3,))]),
+        "reset": staticmethod(reset or usual_reset),
+        "step": staticmethod(step or usual_step),
+        **attributes,
+    }
+    body = {name: value for name, value in body.items() if value is not None}
+    return type("Mine", (shoal.NativeEnv,), body)
+
+
+def wrong_raise(state):
+    if state.place > 3:
+        raise ValueError("too far")
+    return 0.0, False
+
+
+def wrong_assert(state):
+    assert state.place < 3
+    return 0.0, False
+
+
+def wrong_try(state):
+    try:
+        state.place += 1
+    except ValueError:
+        state.place = 0
+    return 0.0, False
+
+
+def wrong_dict():
+    table = {"a": 1}
+    return table["a"], False
+
+
+def wrong_text(state):
+    name = f"{state.place}"
+    return len(name), False
+
+
+def wrong_import():
+    import math
+
+    return math.pi, False
+
+
+def wrong_index(obs):
+    obs[2] = 1.0
+    return 0.0, False
+
+
+def wrong_shape(obs):
+    obs[:] = np.zeros(3)
+    return 0.0, False
+
+
+def wrong_name():
+    return nothing_of_that_name, False  # noqa: F821
+
+
+def wrong_field(state):
+    state.plaice = 1
+    return 0.0, False
+
+
+def wrong_result():
+    return 1.0
+
+
+def wrong_text_in_number(state):
+    state.place = "far"
+    return 0.0, False
+
+
+@pytest.mark.parametrize(
+    ("step", "line", "text"),
+    [
+        (wrong_raise, 'raise ValueError("too far")', "nobody to raise to inside a kernel"),
+        (wrong_assert, "assert state.place < 3", "nobody to raise to inside a kernel"),
+        (wrong_try, "try:", "nothing is raised inside a kernel"),
+        (wrong_dict, 'table = {"a": 1}', "dicts are not compiled"),
+        (wrong_text, 'name = f"{state.place}"', "text is not compiled"),
+        (wrong_import, "import math", "import at the top of the file"),
+        (wrong_index, "obs[2] = 1.0", "IndexError: index 2 is out of bounds for axis 0 with size 2"),
+        (wrong_shape, "obs[:] = np.zeros(3)", r"ValueError: could not broadcast"),
+        (wrong_name, "return nothing_of_that_name, False", "NameError: .* Define it above the class"),
+        (wrong_field, "state.plaice = 1", "plaice"),
+        (wrong_text_in_number, 'state.place = "far"', "ValueError: invalid literal"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_line_is_shown(step, line, text):
+    with pytest.raises(NativeError, match=text) as caught:
+        make(step=step)
+    said = str(caught.value)
+    assert said.startswith("Mine.step, line ")
+    assert line in said.splitlines()[1]
+    number = int(re.match(r"Mine.step, line (\d+) of .*test_errors.py:", said)[1])
+    assert line in Path(__file__).read_text().splitlines()[number - 1]
+
+
+def test_what_step_must_return():
+    with pytest.raises(NativeError, match=r"Mine.step must return \(reward, terminated\).*got 1.0"):
+        make(step=wrong_result)
+
+
+def only_in_python(state):
+    state.place = len(str(UNKNOWN)) * 0
+    return 0.0, False
+
+
+def two_kinds(state):
+    value = 1.0
+    if state.place > 100:
+        value = np.zeros(3)
+    state.place = int(np.sum(value))
+    return 0.0, False
+
+
+@pytest.mark.skipif(shoal._core.NAME != "native", reason="says nothing of Numba")
+@pytest.mark.parametrize(
+    ("step", "line", "text"),
+    [
+        (only_in_python, "state.place = len(str(UNKNOWN)) * 0", "cannot be compiled|UNKNOWN is nothing"),
+        (two_kinds, "value", "the variable value is once .* and once|cannot be compiled"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_numba_refuses_is_said_in_words(step, line, text):
+    with pytest.raises(NativeError, match=text) as caught:
+        make(step=step)
+    said = str(caught.value)
+    assert "Mine.step, line " in said
+    assert line in said
+    assert "nopython" not in said
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("attributes", "text"),
+    [
+        ({"observation_space": None}, "Mine must define observation_space"),
+        ({"observation_space": 3}, "Mine.observation_space: expected a Gymnasium space, got 3"),
+        ({"action_space": OneOf([Discrete(2), Discrete(3)])}, "Mine.action_space: expected Box, Discrete"),
+        ({"observation_space": Box(0, 1, (2,), np.float16)}, "Mine.observation_space: expected Box"),
+        ({"state": np.dtype(np.int32)}, "Mine.state: expected fields with names"),
+        ({"state": np.dtype([("what", object)])}, r"Mine.state\['what'\]: expected numbers or bools"),
+        ({"state": "nothing"}, "Mine.state: expected a structured dtype"),
+        ({"num_agents": 0}, "Mine.num_agents: expected a positive integer, got 0"),
+        ({"max_episode_steps": -1}, "Mine.max_episode_steps: expected a positive integer, got -1"),
+        ({"constants": {"x": 1}, "parameters": {"x": 1}}, "'x' is both a constant and a parameter"),
+        ({"constants": {"place": 1}}, "'place' is both a field of the state and of the config"),
+        (
+            {"reset": lambda state, speed: None},
+            "Mine.reset: expected arguments among state, rng, obs.*got speed",
+        ),
+        ({"step": lambda self, action: (0.0, False)}, "Mine.step: .*got self. Write @staticmethod above it"),
+        ({"step": lambda *args: (0.0, False)}, "Mine.step: expected arguments among"),
+        ({"step": 3}, "Mine.step: expected a static method, got 3"),
+    ],
+    ids=[f"wrong {number}" for number in range(15)],
+)
+def test_what_the_class_says_of_itself(attributes, text):
+    with pytest.raises(NativeError, match=text):
+        make(**attributes)
+
+
+def test_spaces_without_a_size():
+    with pytest.raises(SpaceError, match="a Sequence has no fixed size"):
+        make(observation_space=Sequence(Discrete(2)))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "text"),
+    [
+        ({"constants": {"name": "far"}}, r"Mine.constants\['name'\]: expected a number, a bool or an array"),
+        ({"parameters": {"table": [1, 2]}}, r"Mine.parameters\['table'\]: expected a number or a bool"),
+    ],
+    ids=["constant", "parameter"],
+)
+def test_values_that_cannot_be_config(attributes, text):
+    with pytest.raises(ArgumentTypeError, match=text):
+        make(**attributes)
+
+
+def test_arguments_that_do_not_fit():
+    mine = make(constants={"length": 3}, parameters={"wind": 0.5})
+    with pytest.raises(ArgumentError, match="speed: Mine has no such argument"):
+        shoal.make(mine, 2, env_kwargs={"speed": 1}, debug=True)
+    with pytest.raises(ArgumentError, match=r"constants\['length'\]: expected a value like 3, got 2.5"):
+        shoal.make(mine, 2, env_kwargs={"length": 2.5}, debug=True)
+    with pytest.raises(ArgumentError, match="wind: expected one value, or one for each of 2 envs, got 3"):
+        shoal.make(mine, 2, env_kwargs={"wind": [1.0, 2.0, 3.0]}, debug=True)
+    with pytest.raises(ArgumentTypeError, match=r"parameters\['wind'\]: expected a value like 0.5"):
+        shoal.make(mine, 2, env_kwargs={"wind": "strong"}, debug=True)
+
+
+def test_a_base_class_is_not_checked():
+    class Base(shoal.NativeEnv):
+        max_episode_steps = 3
+
+    assert Base.max_episode_steps == 3
+
+
+def test_without_numba(monkeypatch):
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *args: None if name == "numba" else real(name, *args)
+    )
+    mine = make()  # checked, not compiled
+    with shoal.make(mine, 2, debug=True) as vec:
+        vec.reset(seed=0)
+    if shoal._core.NAME == "native":
+        with pytest.raises(shoal.errors.MissingExtra, match=r'pip install "shoal\[native\]"'):
+            shoal.make(mine, 2)

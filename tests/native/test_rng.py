@@ -1,0 +1,116 @@
+"""One stream per env: the same in Python and compiled, and random enough."""
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import shoal
+from shoal.errors import ArgumentError
+from shoal.native.rng import Rng, draw, fresh_keys, keys_of
+
+needs_core = pytest.mark.skipif(shoal._core.NAME != "native", reason="needs the compiled core")
+
+
+class Dice(shoal.NativeEnv):
+    """Shows draws of every kind."""
+
+    observation_space = Box(-np.inf, np.inf, (6,), np.float64)
+    action_space = Discrete(2)
+
+    @staticmethod
+    def reset(rng, obs):
+        obs[:] = 0.0
+
+    @staticmethod
+    def step(action, rng, obs):
+        obs[0] = rng.uniform()
+        obs[1] = rng.uniform(-3.0, 5.0)
+        obs[2] = rng.normal()
+        obs[3] = rng.normal(10.0, 0.5)
+        obs[4] = rng.integers(6)
+        obs[5] = rng.integers(-4, 3)
+        return 0.0, False
+
+
+def draws(steps, num_envs=50, **options):
+    with shoal.make(Dice, num_envs, **options) as vec:
+        vec.reset(seed=7)
+        actions = np.zeros(num_envs, np.int64)
+        return np.stack([vec.step(actions)[0] for _ in range(steps)])
+
+
+@needs_core
+def test_python_and_compiled_code_draw_the_same():
+    compiled, plain = draws(20), draws(20, debug=True)
+    assert np.array_equal(compiled[..., [0, 1, 4, 5]], plain[..., [0, 1, 4, 5]])
+    assert np.allclose(compiled, plain, rtol=0, atol=1e-12)  # cos and log of two libraries
+
+
+@needs_core
+def test_draws_are_spread_as_they_should_be():
+    found = draws(2000).reshape(-1, 6)
+    count = len(found)
+    uniform, wide, normal, shifted, dice, signed = found.T
+    assert abs(uniform.mean() - 0.5) < 5 * 0.289 / np.sqrt(count)
+    assert (uniform >= 0.0).all()
+    assert (uniform < 1.0).all()
+    assert (wide >= -3.0).all()
+    assert (wide < 5.0).all()
+    assert abs(normal.mean()) < 5 / np.sqrt(count)
+    assert abs(normal.std() - 1) < 5 / np.sqrt(2 * count)
+    assert abs(shifted.mean() - 10) < 2.5 / np.sqrt(count)
+    assert abs(shifted.std() - 0.5) < 2.5 / np.sqrt(2 * count)
+    for numbers, expected in ((dice, range(6)), (signed, range(-4, 3))):
+        values, counts = np.unique(numbers, return_counts=True)
+        assert values.tolist() == list(expected)
+        squared = ((counts - count / len(values)) ** 2 / (count / len(values))).sum()
+        assert squared < 30  # of 5 or 6 degrees of freedom: once in tens of thousands
+
+
+def test_neighbouring_streams_and_places_have_nothing_in_common():
+    keys, _ = keys_of(range(1000))
+    first = np.array([draw(int(key), 0) for key in keys], np.uint64)
+    second = np.array([draw(int(key), 1) for key in keys], np.uint64)
+    for numbers in (first, second, first ^ second, first[1:] ^ first[:-1]):
+        bits = np.unpackbits(numbers.view(np.uint8)).reshape(-1, 64)
+        assert (abs(bits.mean(0) - 0.5) < 5 * 0.5 / np.sqrt(len(bits))).all()
+
+
+def test_every_seed_has_a_key_of_its_own():
+    seeds = [0, 1, 2**31, 2**63, 2**64 - 1, 2**64, 2**64 + 1, 2**200]
+    keys, given = keys_of(seeds)
+    assert len(set(keys.tolist())) == len(seeds)
+    assert given.all()
+    assert keys_of([None, 5])[1].tolist() == [False, True]
+    assert len(set(fresh_keys(100).tolist())) == 100
+    with pytest.raises(ArgumentError, match="seed: expected integers from 0 on, got -1"):
+        keys_of([-1])
+
+
+def test_a_stream_goes_on_where_its_counter_stands():
+    place = np.array([3, 0], np.uint64)
+    rng = Rng(place)
+    first = [rng.uniform() for _ in range(5)]
+    assert place[1] == 5
+    place[1] = 2
+    assert rng.uniform() == first[2]
+
+
+@needs_core
+def test_an_autoreset_does_not_repeat_a_seed():
+    class Short(shoal.NativeEnv):
+        observation_space = Box(0, 1, (1,), np.float64)
+        action_space = Discrete(2)
+        max_episode_steps = 1
+
+        @staticmethod
+        def reset(rng, obs):
+            obs[0] = rng.uniform()
+
+        @staticmethod
+        def step():
+            return 0.0, False
+
+    with shoal.make(Short, 4, autoreset_mode="SameStep") as vec:
+        begun = [vec.reset(seed=1)[0], *(vec.step(np.zeros(4, np.int64))[0] for _ in range(20))]
+    assert len(np.unique(np.concatenate(begun))) == 84

@@ -1,0 +1,519 @@
+"""shoal.Native: compiled envs on threads, behind the same contract as every other backend."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from functools import partial
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+import shoal
+from shoal import _core
+from shoal.errors import (
+    ActionError,
+    ArgumentError,
+    ArgumentTypeError,
+    Closed,
+    EpisodeOver,
+    NothingPending,
+    ResetNeeded,
+    SnapshotError,
+    WrongMode,
+)
+from shoal.testing import check_vector_env
+from shoal.testing.contract import difference
+
+if _core.NAME != "native":
+    pytest.skip("needs the compiled core", allow_module_level=True)
+
+from shoal.testing.native_envs import BoxNative, PairNative, SentinelNative
+
+DEBUG = {"debug": True}
+THREADS = [{"num_workers": count} for count in (1, 2, 7)]
+
+
+@pytest.mark.parametrize("options", [*THREADS, DEBUG], ids=["1 thread", "2 threads", "7 threads", "debug"])
+def test_the_contract(options):
+    check_vector_env(partial(shoal.Native, **options), num_envs=5, steps=40)
+
+
+def test_the_contract_with_many_envs():
+    check_vector_env(shoal.Native, num_envs=300, steps=15)
+
+
+def steps_of(vec, count, seed=3):
+    """What a reset and `count` steps return, but for times."""
+    vec.action_space.seed(0)
+    found = [vec.reset(seed=seed)[0].copy()]
+    for _ in range(count):
+        obs, *rest, infos = vec.step(vec.action_space.sample())
+        infos.get("episode", {}).pop("t", None)
+        found.append((obs.copy(), *(column.copy() for column in rest), infos, vec.mask))
+    return found
+
+
+@pytest.mark.parametrize("env", [SentinelNative, PairNative, BoxNative, "shoal/CartPole-v1"], ids=str)
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_any_number_of_threads_gives_the_same(env, mode):
+    found = []
+    for threads in (1, 2, 7):
+        with shoal.make(env, 1000, autoreset_mode=mode, num_workers=threads, episode_stats=True) as vec:
+            found.append(steps_of(vec, 30))
+    assert difference(found[0], found[1]) is None
+    assert difference(found[0], found[2]) is None
+
+
+def test_the_short_way_and_the_long_way_are_the_same():
+    found = []
+    for copy in (False, True):
+        with shoal.make("shoal/CartPole-v1", 300, copy=copy) as vec:
+            found.append(steps_of(vec, 60))
+            assert vec._quick is not copy
+            assert vec.stats()["vector_steps"] == 60
+            assert vec.stats()["transitions"] == sum(before[-1].sum() for before in found[-1][1:-1]) + 300
+            ended = sum(np.count_nonzero(after[2] | after[3]) for after in found[-1][1:])
+            assert vec.stats()["episodes"] == ended
+    assert difference(*found) is None
+
+
+@pytest.mark.parametrize("backend", ["serial", "multiprocessing"])
+def test_other_backends_give_the_same(backend):
+    with (
+        shoal.make("shoal/CartPole-v1", 6) as vec,
+        shoal.make("shoal/CartPole-v1", 6, backend=backend) as other,
+    ):
+        assert difference(steps_of(vec, 60), steps_of(other, 60)) is None
+
+
+# -- asynchronous --------------------------------------------------------------------------------------------
+
+
+def trajectories(vec, batches):
+    """What each env went through, with actions that only it decides."""
+    vec.async_reset(seed=5)
+    found = {}
+    for _ in range(batches):
+        batch = vec.recv()
+        finals = batch.infos.get("final_obs", [None] * len(batch.rewards))
+        for row, env in enumerate(batch.env_ids.tolist()):
+            part = [column[row].tolist() for column in (batch.obs, *batch[1:6])]
+            final = None if finals[row] is None else np.asarray(finals[row]).tolist()
+            found.setdefault((env, int(batch.agent_ids[row])), []).append([*part, final])
+        counts = [len(found[env, 0]) for env in batch.env_ids.tolist()]
+        vec.send((7 * batch.env_ids + 3 * batch.agent_ids + 5 * np.array(counts)) % 10)
+    return found
+
+
+@pytest.mark.parametrize("env", [SentinelNative, PairNative])
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_every_env_goes_its_own_way(env, mode):
+    with shoal.make(env, 24, mode="async", autoreset_mode=mode, debug=True) as vec:
+        expected = trajectories(vec, 40)
+    cases = [(12, "fifo", 2), (8, "ready", 2), (1, "ready", 7), (6, "fifo", 1), (24, "ready", 3)]
+    for batch_size, order, threads in cases:
+        options = {"batch_size": batch_size, "order": order, "num_workers": threads, "mode": "async"}
+        with shoal.make(env, 24, autoreset_mode=mode, **options) as vec:
+            assert vec.batch_size == batch_size
+            found = trajectories(vec, 40 * 24 // batch_size // 2)
+        assert found.keys() <= expected.keys()
+        for key, moments in found.items():
+            length = min(len(moments), len(expected[key]))
+            assert moments[:length] == expected[key][:length]
+
+
+def test_fifo_reproduces_itself_and_ready_leaves_nobody_behind():
+    with shoal.make(SentinelNative, 12, batch_size=4, num_workers=3) as vec:
+        assert repr(vec) == "Native(num_envs=12, num_workers=3, batch_size=4, order='fifo')"
+        vec.async_reset(seed=0)
+        whose = []
+        for _ in range(12):
+            batch = vec.recv()
+            whose.append(batch.env_ids.tolist())
+            vec.send(np.zeros(4, np.int64))
+    assert whose == [list(range(first, first + 4)) for first in (0, 4, 8)] * 4
+    with shoal.make(SentinelNative, 12, batch_size=4, order="ready", num_workers=3) as vec:
+        vec.async_reset(seed=0)
+        heard = np.zeros(12, int)
+        for _ in range(60):
+            heard[vec.recv().env_ids] += 1
+            vec.send(np.zeros(4, np.int64))
+        assert heard.min() > 10
+
+
+def test_surplus_envs_and_several_batches_in_hand():
+    with shoal.make(SentinelNative, 8, surplus_envs=8, num_workers=2) as vec:
+        assert (vec.num_envs, vec.batch_size) == (16, 8)
+        vec.async_reset(seed=0)
+        first, second = vec.recv(), vec.recv()
+        with pytest.raises(
+            NothingPending, match="only 0 are under way: send actions for what is in hand first"
+        ):
+            vec.recv()
+        with pytest.raises(ArgumentError, match="2 batches are in hand, so say whose actions these are"):
+            vec.send(np.zeros(8, np.int64))
+        vec.send(np.full(8, 2), env_ids=second.env_ids)
+        vec.send(np.full(8, 1), env_ids=first.env_ids)
+        assert vec.recv().obs[:, 3].tolist() == [2] * 8
+        assert vec.recv().obs[:, 3].tolist() == [1] * 8
+        with pytest.raises(WrongMode, match="call send\\(\\), then recv\\(\\), instead of step\\(\\)"):
+            vec.step(np.zeros(8, np.int64))
+
+
+def test_parts_of_an_asynchronous_vec_can_be_reset():
+    creators = [partial(SentinelNative, env_id=env, max_length=1 if env < 2 else 100) for env in range(8)]
+    with shoal.make(creators, batch_size=4, autoreset_mode="Disabled", num_workers=2) as vec:
+        vec.async_reset(seed=0)
+        vec.recv()
+        vec.send(np.ones(4, np.int64))
+        vec.recv()
+        vec.send(np.ones(4, np.int64))
+        batch = vec.recv()
+        assert batch.mask.tolist() == [False, False, True, True]
+        with pytest.raises(EpisodeOver, match=r"envs \[0, 1\] have finished"):
+            vec.send(np.ones(4, np.int64))
+        vec.async_reset(options={"reset_mask": np.arange(8) < 2})
+        vec.recv()
+        again = vec.recv()
+        assert again.env_ids.tolist() == [0, 1, 2, 3]
+        assert again.mask.all()
+        assert again.obs[:, 2].tolist() == [0, 0, *batch.obs[2:, 2]]
+        vec.send(np.ones(4, np.int64), env_ids=again.env_ids)
+        with pytest.raises(ArgumentError, match=r"reset_mask: expected only envs that were received"):
+            vec.async_reset(options={"reset_mask": np.arange(8) < 1})
+
+
+def test_a_snapshot_of_an_asynchronous_vec():
+    with shoal.make(SentinelNative, 8, batch_size=4, num_workers=2) as vec:
+        vec.async_reset(seed=1)
+        for _ in range(5):
+            vec.recv()
+            vec.send(np.ones(4, np.int64))
+        saved = vec.snapshot()
+        futures = []
+        for _ in range(2):
+            future = []
+            for _ in range(6):
+                batch = vec.recv()
+                future.append((batch.obs, batch.rewards, batch.env_ids))
+                vec.send(np.ones(4, np.int64))
+            futures.append(future)
+            vec.restore(saved)
+    assert difference(*futures) is None
+
+
+# -- snapshots -----------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_of_some_envs_can_go_anywhere():
+    with shoal.make("shoal/CartPole-v1", 10) as vec:
+        vec.reset(seed=0)
+        rng = np.random.default_rng(0)
+        for actions in rng.integers(2, size=(5, 10)):
+            vec.step(actions)
+        saved = vec.snapshot([2, 7])
+        plan = rng.integers(2, size=(8, 2))
+        before = vec.step(np.zeros(10, np.int64))[0]
+        vec.restore(saved, [2, 7])
+        futures = []
+        for places in ([2, 7], [9, 0]):
+            vec.restore(saved, places)
+            future = []
+            for two in plan:
+                actions = np.zeros(10, np.int64)
+                actions[places] = two
+                obs, rewards, terminations, *_ = vec.step(actions)
+                future.append((obs[places], rewards[places], terminations[places]))
+            futures.append(future)
+        assert difference(*futures) is None
+        assert before.shape == (10, 4)
+        with pytest.raises(SnapshotError, match="say which are to be as they were"):
+            vec.restore(saved)
+        with pytest.raises(SnapshotError, match="another number of rows: 2, not 3"):
+            vec.restore(saved, [1, 2, 3])
+        with pytest.raises(ArgumentError, match="env_ids: expected a list of envs from 0 to 9"):
+            vec.snapshot([10])
+        with pytest.raises(ArgumentError, match="env_ids: expected each env once"):
+            vec.snapshot([1, 1])
+        with pytest.raises(SnapshotError, match="the snapshot is of all envs"):
+            vec.restore(vec.snapshot(), [1])
+    with shoal.make(SentinelNative, 10) as other, pytest.raises(SnapshotError, match="of envs with another"):
+        other.restore(saved, [2, 7])
+
+
+def test_a_restored_env_draws_the_same_numbers():
+    with shoal.make(SentinelNative, 4) as vec:
+        vec.reset(seed=0)
+        saved = vec.snapshot()
+        futures = []
+        for _ in range(2):
+            futures.append([vec.step(np.ones(4, np.int64)) for _ in range(40)])
+            vec.restore(saved)
+    assert difference(*futures) is None
+
+
+# -- what is refused -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"num_workers": 0}, ArgumentError, "num_workers: expected a positive integer, got 0"),
+        ({"batch_size": 9}, ArgumentError, "batch_size: expected an integer from 1 to 8"),
+        ({"order": "ready"}, ArgumentError, "order: a synchronous vec returns all envs at once"),
+        ({"mode": "sideways"}, ArgumentError, "mode: expected 'sync', 'async' or None"),
+        ({"timeout": 3.0}, ArgumentError, "timeout: compiled envs run on threads in this process"),
+        (
+            {"wrappers": [lambda env: env], "backend": "native"},
+            ArgumentError,
+            "wrappers: compiled envs run on threads",
+        ),
+        ({"observation_mode": "different"}, ArgumentError, "observation_mode: compiled envs"),
+        ({"render_mode": "human"}, ArgumentError, "render_mode: SentinelNative has no 'human'"),
+        ({"env_kwargs": {"speed": 1}}, ArgumentError, "speed: SentinelNative has no such argument"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_arguments_that_cannot_work(options, error, text):
+    with pytest.raises(error, match=text):
+        shoal.make(SentinelNative, 8, **options)
+
+
+def test_envs_that_are_not_compiled():
+    with pytest.raises(ArgumentTypeError, match=r"Native runs classes derived from shoal.NativeEnv"):
+        shoal.Native(lambda: gymnasium.make("CartPole-v1"), 2)
+    with pytest.raises(ArgumentError, match="expected the same class for each env"):
+        shoal.Native([SentinelNative, BoxNative])
+    with pytest.raises(ArgumentError, match="debug: only compiled envs have it"):
+        shoal.make("CartPole-v1", 2, debug=True)
+    with pytest.raises(ArgumentError, match="compiled envs take their config by name"):
+        shoal.Native(partial(SentinelNative, 3), 2)
+
+
+def test_verbs_out_of_turn():
+    vec = shoal.make(SentinelNative, 3)
+    with pytest.raises(ResetNeeded, match="compiled envs have no state before their first reset"):
+        vec.step(np.zeros(3, np.int64))
+    vec.reset(seed=0)
+    with pytest.raises(
+        ArgumentError, match=r"options: compiled envs have none beside reset_mask, got \['level'\]"
+    ):
+        vec.reset(options={"level": 3})
+    vec.reset(seed=0)
+    vec.close()
+    with pytest.raises(Closed, match="the vec has been closed"):
+        vec.step(np.zeros(3, np.int64))
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_bad_actions_move_nobody(copy):
+    with shoal.make("shoal/CartPole-v1", 100, copy=copy) as vec:
+        vec.reset(seed=0)
+        good = np.zeros(100, np.int64)
+        for _ in range(3):
+            obs = vec.step(good)[0].copy()
+        for wrong in (
+            good + 2,
+            good - 1,
+            good[:-1],
+            np.where(np.arange(100) == 99, 2**62, 0),
+            good.astype(float) + 0.5,
+        ):
+            with pytest.raises(ActionError, match=r"[Nn]o env has moved"):
+                vec.step(wrong)
+        kept = vec.step(good)[0].copy()
+        vec.reset(seed=0)
+        for _ in range(4):
+            last = vec.step(good)[0]
+        assert np.array_equal(last, kept)
+        assert not np.array_equal(obs, kept)
+        # Other forms of good actions are taken, too.
+        assert np.array_equal(vec.step(good.astype(np.int32))[1], np.ones(100))
+        assert np.array_equal(vec.step(good.tolist())[1], np.ones(100))
+        assert np.array_equal(vec.step(np.zeros(200, np.int64)[::2])[1], np.ones(100))
+
+
+def test_actions_of_rows_that_are_reset_are_not_read():
+    with shoal.make(SentinelNative, 50, env_kwargs={"max_length": 1}, copy=False) as vec:
+        vec.reset(seed=0)
+        for _ in range(10):
+            actions = np.where(vec.mask, 5, -(2**63))
+            _, rewards, *_ = vec.step(actions)
+            assert (rewards >= 0).all()
+
+
+# -- threads and memory --------------------------------------------------------------------------------------
+
+
+def threads_here():
+    """Threads of this process by their number, as the kernel has them."""
+    return {int(path.name) for path in Path("/proc/self/task").iterdir()}
+
+
+def test_threads_end_with_the_vec():
+    before = threads_here()
+    vec = shoal.make("shoal/CartPole-v1", 5000, num_workers=5)
+    vec.reset(seed=0)
+    vec.step(np.zeros(5000, np.int64))
+    assert len(threads_here() - before) == 4
+    vec.close()
+    vec.close()
+    assert threads_here() <= before
+    vec = shoal.make("shoal/CartPole-v1", 50, batch_size=10, num_workers=3)
+    vec.async_reset(seed=0)
+    assert len(threads_here() - before) == 3
+    del vec
+    assert threads_here() <= before
+
+
+def test_a_step_allocates_nothing():
+    with shoal.make("shoal/CartPole-v1", 4096, copy=False, num_workers=2) as vec:
+        vec.reset(seed=0)
+        actions = np.zeros(4096, np.int64)
+        first = [vec.step(actions) for _ in range(5)][-1]
+        before = sys.getallocatedblocks()
+        for _ in range(200):
+            last = vec.step(actions)
+        # A tuple and a dict of infos are all that a step makes; the C++ test counts what the pool does.
+        assert sys.getallocatedblocks() - before < 10
+        assert all(ours is theirs for ours, theirs in zip(first[:4], last[:4], strict=True))
+
+
+def test_other_threads_may_run_meanwhile_and_may_not_step():
+    with shoal.make("shoal/CartPole-v1", 200_000, num_workers=1, copy=False) as vec:
+        vec.reset(seed=0)
+        actions = np.zeros(200_000, np.int64)
+        vec.step(actions)
+        begun, ended, problems = threading.Event(), threading.Event(), []
+
+        def step():
+            begun.set()
+            while not ended.is_set():
+                try:
+                    vec.step(actions)
+                except shoal.errors.CallError as error:
+                    problems.append(error)
+
+        other = threading.Thread(target=step)
+        other.start()
+        begun.wait()
+        refused = 0
+        for _ in range(200):
+            try:
+                vec.step(actions)
+            except shoal.errors.AlreadyPending as error:
+                assert "the envs are moving" in str(error)  # noqa: PT017
+                refused += 1
+        ended.set()
+        other.join()
+        assert all("the envs are moving" in str(error) for error in problems)
+        assert refused + len(problems) > 0
+        assert vec.step(actions)[0].shape == (200_000, 4)
+
+
+def test_a_forked_child_is_told(tmp_path):
+    script = """
+    import os, shoal, numpy as np
+    vec = shoal.make("shoal/CartPole-v1", 100)
+    vec.reset(seed=0)
+    child = os.fork()
+    if child == 0:
+        try:
+            vec.reset(seed=0)
+        except shoal.errors.WorkerError as error:
+            print(error, flush=True)
+        vec.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    vec.step(np.zeros(100, np.int64))
+    """
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(script))
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=dict(os.environ),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "its threads are there: make a new one here" in done.stdout
+
+
+# -- single envs, Gymnasium, rendering -----------------------------------------------------------------------
+
+
+def test_gymnasium_makes_single_envs():
+    env = gymnasium.make("shoal/CartPole-v1", render_mode="rgb_array")
+    obs, _ = env.reset(seed=3)
+    with shoal.make("shoal/CartPole-v1", 1) as vec:
+        expected, _ = vec.reset(seed=3)
+        assert np.array_equal(obs, expected[0])
+        for action in (1, 0, 1):
+            obs, reward, terminated, truncated, info = env.step(action)
+            expected, *_ = vec.step(np.array([action]))
+            assert np.array_equal(obs, expected[0])
+            assert (reward, terminated, truncated, info) == (1.0, False, False, {})
+    assert env.render().dtype == np.uint8
+    assert env.unwrapped.theta == env.unwrapped._vec.get_attr("theta")[0]
+    env.close()
+    with pytest.raises(ArgumentError, match="PairNative has 2 agents, and Gymnasium's envs have one"):
+        PairNative()
+
+
+def test_gymnasium_makes_vecs():
+    with gymnasium.make_vec("shoal/CartPole-v1", num_envs=4, num_workers=1) as vec:
+        assert isinstance(vec, shoal.Native)
+        assert vec.spec.id == "shoal/CartPole-v1"
+        wrapped = gymnasium.wrappers.vector.RecordEpisodeStatistics(vec)
+        wrapped.reset(seed=0)
+        for _ in range(60):
+            *_, infos = wrapped.step(vec.action_space.sample())
+            if "episode" in infos:
+                break
+        assert infos["episode"]["l"].max() > 5
+
+
+def test_frames():
+    with shoal.make("shoal/CartPole-v1", 2, render_mode="rgb_array") as vec:
+        vec.reset(seed=0)
+        first, second = vec.render()
+        assert first.shape == second.shape
+        assert first.dtype == np.uint8
+    with shoal.make("shoal/CartPole-v1", 2) as vec:
+        vec.reset(seed=0)
+        assert vec.render() == (None, None)
+
+
+def test_in_a_file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        textwrap.dedent(
+            """
+            import numpy as np
+            import shoal
+            from gymnasium.spaces import Box, Discrete
+
+            class Mine(shoal.NativeEnv):
+                observation_space = Box(0, 1, (1,), np.float32)
+                action_space = Discrete(2)
+
+                @staticmethod
+                def reset(obs):
+                    obs[0] = 0.5
+
+                @staticmethod
+                def step(action):
+                    return action, False
+            """
+        )
+    )
+    with shoal.make(f"{path}:Mine", 3) as vec:
+        assert isinstance(vec, shoal.Native)
+        vec.reset(seed=0)
+        assert vec.step(np.ones(3, np.int64))[1].tolist() == [1, 1, 1]
