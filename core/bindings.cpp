@@ -68,6 +68,7 @@ NB_MODULE(_native, module) {
              "kernel"_a, "columns"_a, "keeps"_a, "ends"_a, "threads"_a, "pauses"_a, "yields"_a)
         .def("submit", &Queue::submit)
         .def("collect", &Queue::collect)
+        .def("has_failed", &Queue::has_failed)
         .def("kept", &Queue::kept)
         .def("result", &Queue::result)
         .def("close", &Queue::close);

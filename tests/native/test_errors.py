@@ -92,6 +92,16 @@ def wrong_result():
     return 1.0
 
 
+def wrong_random(state):
+    return np.random.random(), False  # noqa: NPY002
+
+
+def wrong_rare_path(state):
+    if state.place > 100:
+        return None, False
+    return None, True
+
+
 def wrong_text_in_number(state):
     state.place = "far"
     return 0.0, False
@@ -109,7 +119,8 @@ def wrong_text_in_number(state):
         (wrong_index, "obs[2] = 1.0", "IndexError: index 2 is out of bounds for axis 0 with size 2"),
         (wrong_shape, "obs[:] = np.zeros(3)", r"ValueError: could not broadcast"),
         (wrong_name, "return nothing_of_that_name, False", "NameError: .* Define it above the class"),
-        (wrong_field, "state.plaice = 1", "plaice"),
+        (wrong_field, "state.plaice = 1", "there is no field 'plaice'. The fields are place, map"),
+        (wrong_random, "return np.random.random(), False", "would not follow the seed.* Ask for rng"),
         (wrong_text_in_number, 'state.place = "far"', "ValueError: invalid literal"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -127,6 +138,51 @@ def test_the_line_is_shown(step, line, text):
 def test_what_step_must_return():
     with pytest.raises(NativeError, match=r"Mine.step must return \(reward, terminated\).*got 1.0"):
         make(step=wrong_result)
+
+
+def test_that_both_are_numbers():
+    with pytest.raises(
+        NativeError, match=r"Mine.step must return \(reward, terminated\).*got \(None, True\)"
+    ):
+        make(step=wrong_rare_path)
+
+
+def nothing_on_a_rare_path(state):
+    if state.place > 100:
+        return None
+    return 0.0, False
+
+
+def a_field_on_a_rare_path(state):
+    if state.place > 100:
+        state.plaice = 1
+    return 0.0, False
+
+
+@pytest.mark.skipif(shoal._core.NAME != "native", reason="says nothing of Numba")
+def test_paths_that_no_check_has_taken():
+    with pytest.raises(NativeError, match=r"Mine.step must return \(reward, terminated\) on every path"):
+        make(step=nothing_on_a_rare_path)
+    with pytest.raises(NativeError, match="there is no field 'plaice'"):
+        make(step=a_field_on_a_rare_path)
+
+
+def prints(state):
+    print("here", state.place)
+    return 1.0, False
+
+
+def test_what_only_debugging_can_do(capsys):
+    mine = make(step=prints)
+    with shoal.make(mine, 1, debug=True) as vec:
+        vec.reset(seed=0)
+        vec.step([0])
+    assert capsys.readouterr().out == "here 0\n"
+    if shoal._core.NAME == "native":
+        with pytest.raises(
+            NativeError, match=r'(?s)print\("here", state.place\)\nonly debug=True can do that'
+        ):
+            shoal.make(mine, 1)
 
 
 def only_in_python(state):

@@ -157,6 +157,45 @@ def test_config(options):
         assert vec.step(np.array([0]))[3].tolist() == [True]
 
 
+class Named(shoal.NativeEnv):
+    """Fields with names that NumPy's records have too, and an array of bools."""
+
+    observation_space = Dict({"size": Discrete(9), "shape": Box(0, 9, (1,), np.float64)})
+    action_space = Discrete(2)
+    state = np.dtype([("size", np.int64), ("flags", np.int64), ("doors", np.bool_, (3,))])
+    metadata = {"render_modes": ["rgb_array"]}
+
+    @staticmethod
+    def reset(state, obs):
+        state.size = 5
+        state.doors[1] = True
+        obs.size = 0
+
+    @staticmethod
+    def step(state, obs):
+        state.flags = state.size + 1
+        obs.size = state.flags
+        obs.shape[0] = state["size"]
+        return state.flags, False
+
+    @staticmethod
+    def render(state):
+        frame = np.zeros((1, 3, 3), np.uint8)
+        frame[0, state.doors] = state.size
+        return frame
+
+
+@pytest.mark.parametrize("options", BACKENDS)
+def test_any_name_will_do(options):
+    with shoal.make(Named, 2, render_mode="rgb_array", **options) as vec:
+        vec.reset(seed=0)
+        obs, rewards, *_ = vec.step(np.zeros(2, np.int64))
+        assert obs["size"].tolist() == rewards.tolist() == [6, 6]
+        assert obs["shape"].tolist() == [[5], [5]]
+        assert vec.get_attr("doors")[0].dtype == np.bool_
+        assert vec.render()[0][0, :, 0].tolist() == [0, 5, 0]
+
+
 @pytest.mark.parametrize("options", BACKENDS)
 def test_classes_and_tables_that_are_nearly_the_same_are_told_apart(options):
     def made(constants, parameters):

@@ -309,6 +309,62 @@ def test_verbs_out_of_turn():
         vec.step(np.zeros(3, np.int64))
 
 
+class Fragile(shoal.NativeEnv):
+    """Raises where it is told to, which only NumPy can inside a kernel."""
+
+    observation_space = gymnasium.spaces.Box(-9, 9, (2,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+    state = np.dtype([("count", np.int64)])
+    parameters = {"limit": 1000}
+
+    @staticmethod
+    def reset(obs):
+        obs[:] = 0.0
+
+    @staticmethod
+    def step(state, obs, config):
+        state.count += 1
+        obs[:] = np.zeros(2 if state.count < config.limit else 3)
+        return 1.0, False
+
+
+@pytest.mark.filterwarnings("ignore")  # pytest's, of what Numba prints
+@pytest.mark.parametrize(
+    "options", [{}, {"copy": False}, {"copy": False, "num_workers": 1}, {"batch_size": 4}], ids=str
+)
+def test_what_is_raised_inside_a_kernel_is_not_lost(options):
+    with shoal.make(Fragile, 8, env_kwargs={"limit": np.where(np.arange(8) == 5, 4, 1000)}, **options) as vec:
+        actions = np.zeros(vec.batch_size, np.int64)
+        begin = vec.async_reset if "batch_size" in options else vec.reset
+        step = (
+            (lambda: (vec.recv(), vec.send(actions)))
+            if "batch_size" in options
+            else (lambda: vec.step(actions))
+        )
+
+        def run():
+            for _ in range(12):
+                step()
+
+        for _ in range(2):
+            begin(seed=0)
+            with pytest.raises(shoal.errors.NativeError, match="something was raised inside the kernel"):
+                run()
+            with pytest.raises(ResetNeeded, match="reset"):
+                step()
+
+
+def test_a_vec_that_was_never_reset_can_be_restored():
+    with shoal.make(SentinelNative, 3) as vec:
+        vec.reset(seed=0)
+        saved = vec.snapshot([0, 1, 2])
+    with shoal.make(SentinelNative, 3) as other:
+        with pytest.raises(ResetNeeded, match="no state before their first reset"):
+            other.step(np.zeros(3, np.int64))
+        other.restore(saved, [0, 1, 2])
+        other.step(np.zeros(3, np.int64))
+
+
 @pytest.mark.parametrize("copy", [True, False])
 def test_bad_actions_move_nobody(copy):
     with shoal.make("shoal/CartPole-v1", 100, copy=copy) as vec:

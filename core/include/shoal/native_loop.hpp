@@ -45,12 +45,13 @@ class NativeLoop {
             throw std::invalid_argument("expected addresses");
         holder.hold(keeps);
         columns_ = static_cast<npy_uint64*>(PyArray_DATA(array));
-        work_ = Work{reinterpret_cast<Kernel>(kernel), columns_, 0};
+        work_ = Work{reinterpret_cast<Kernel>(kernel), columns_, 0, &failed_};
     }
 
-    // (rows that acted, episodes that ended)
+    // (rows that acted, episodes that ended); None if something was raised inside the kernel
     nb::object run(std::int64_t verb) {
         const std::int64_t result = run_all(verb);
+        if (failed_.exchange(false)) return nb::none();
         return nb::make_tuple(acted_in(result), ended_in(result));
     }
 
@@ -65,7 +66,8 @@ class NativeLoop {
         verb_ = verb;
     }
 
-    // A step with actions that are used where they lie; nothing has happened if the result is None.
+    // A step with actions that are used where they lie; nothing has happened if the result is None, and something was
+    // raised inside the kernel if it is False.
     nb::object step(nb::handle actions) {
         const char* data = actions_ ? actions_->holds(actions, mask_) : nullptr;
         if (!data) return nb::none();
@@ -74,6 +76,7 @@ class NativeLoop {
         columns_[place_] = reinterpret_cast<npy_uint64>(data);
         const std::int64_t result = run_all(verb_);
         columns_[place_] = own;
+        if (failed_.exchange(false)) return nb::bool_(false);
         Owned made = own_results();
         if (left_) outside_ += begun - left_;
         left_ = nanoseconds_now();
@@ -151,6 +154,7 @@ class NativeLoop {
     std::unique_ptr<Pool> pool_;
     std::int64_t envs_;
     npy_uint64* columns_ = nullptr;
+    std::atomic<bool> failed_{false};
     Work work_;
     bool busy_ = false;
     double cost_ = 0;  // nanoseconds of one thread for one env
@@ -176,7 +180,7 @@ class NativeQueue {
         holder.hold(keeps);
         const Patience patience{pauses, yields};
         queue_ = std::make_unique<Queue>(threads, patience, patience,
-                                         Work{reinterpret_cast<Kernel>(kernel), PyArray_DATA(array), 0}, ends);
+                                         Work{reinterpret_cast<Kernel>(kernel), PyArray_DATA(array), 0, &failed_}, ends);
     }
 
     void submit(const std::vector<std::uint32_t>& blocks, std::int64_t verb) {
@@ -199,6 +203,9 @@ class NativeQueue {
             if (queue_->wait(50'000'000)) sched_yield();
         }
     }
+
+    // Whether something was raised inside the kernel since this was last asked.
+    bool has_failed() { return failed_.exchange(false); }
 
     // Collected by a call that was interrupted.
     std::vector<std::uint32_t> kept() { return std::exchange(kept_, {}); }
@@ -224,7 +231,8 @@ class NativeQueue {
         if (!queue_) throw std::runtime_error("the threads have ended");
         return *queue_;
     }
-    std::unique_ptr<Queue> queue_;
+    std::atomic<bool> failed_{false};
+    std::unique_ptr<Queue> queue_;  // after what its threads refer to
     std::vector<std::uint32_t> kept_;
 };
 

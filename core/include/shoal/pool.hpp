@@ -35,8 +35,16 @@ struct Work {
     Kernel kernel = nullptr;
     const void* columns = nullptr;
     std::int64_t verb = 0;
+    std::atomic<bool>* failed = nullptr;  // set if a result has not the bit that says that all is done
 
-    std::int64_t operator()(std::int64_t first, std::int64_t last) const { return kernel(columns, verb, first, last); }
+    static constexpr std::int64_t done = std::int64_t{1} << 62;
+
+    std::int64_t operator()(std::int64_t first, std::int64_t last) const {
+        const std::int64_t result = kernel(columns, verb, first, last);
+        if (!failed) return result;
+        if (!(result & done)) failed->store(true, std::memory_order_relaxed);
+        return result & ~done;
+    }
 };
 
 // Waits for as long as it takes.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+import random
 import textwrap
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -46,12 +47,19 @@ REFUSED: dict[type[ast.AST], str] = {
 }
 
 
-def check_syntax(spec: Spec) -> None:
+STOPS = ("breakpoint", "print", "input")  # for debugging only
+
+
+def check_syntax(spec: Spec) -> str:
     """Refuse what cannot be compiled, or would not mean what it says.
+
+    Returns:
+        Where something is that only debug=True can do; "" if there is no such thing.
 
     Raises:
         NativeError: With the line, and what to do.
     """
+    stops = ""
     for verb, function in (("step", spec.step), ("reset", spec.reset)):
         try:
             lines, first = inspect.getsourcelines(function)
@@ -59,13 +67,26 @@ def check_syntax(spec: Spec) -> None:
         except (OSError, SyntaxError, IndexError):  # typed into an interpreter, say
             continue
         for node in ast.walk(tree):
-            if type(node) in REFUSED:
-                line = first + node.lineno - 1  # type: ignore[attr-defined]
-                text = lines[node.lineno - 1].strip()  # type: ignore[attr-defined]
-                raise NativeError(
-                    f"{spec.cls.__name__}.{verb}, line {line} of {function.__code__.co_filename}:\n"
-                    f"    {text}\n{REFUSED[type(node)]}"
-                )
+            why = REFUSED.get(type(node))
+            if _is_random(node, function.__globals__):
+                why = "these numbers would not follow the seed, nor be each env's own. Ask for rng"
+            at = getattr(node, "lineno", 1)
+            where = (
+                f"{spec.cls.__name__}.{verb}, line {first + at - 1} of {function.__code__.co_filename}:\n"
+                f"    {lines[at - 1].strip()}\n"
+            )
+            if why:
+                raise NativeError(f"{where}{why}")
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in STOPS:
+                stops = f"{where}only debug=True can do that"
+    return stops
+
+
+def _is_random(node: ast.AST, known: Mapping[str, Any]) -> bool:
+    """Whether this is NumPy's or Python's own random."""
+    if isinstance(node, ast.Attribute) and node.attr == "random" and isinstance(node.value, ast.Name):
+        return known.get(node.value.id) is np
+    return isinstance(node, ast.Name) and known.get(node.id) is random
 
 
 def check_run(spec: Spec) -> None:
@@ -115,7 +136,8 @@ def _attempt(spec: Spec, verb: str, run: Callable[[], Any]) -> None:
             if isinstance(error, NameError)
             else ""
         )
+        kind = "" if isinstance(error, AttributeError) else f"{type(error).__name__}: "
         raise NativeError(
             f"{spec.cls.__name__}.{verb}, line {frame.lineno} of {frame.filename}:\n    {text}\n"
-            f"{type(error).__name__}: {error}{hint}"
+            f"{kind}{error}{hint}"
         ) from None

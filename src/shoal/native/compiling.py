@@ -2,7 +2,8 @@
 
     int64 kernel(const uint64 *addresses, int64 verb, int64 first, int64 last)
 
-The addresses are those of `columns.ORDER`. It needs no Python, raises nothing and allocates nothing.
+The addresses are those of `columns.ORDER`. It needs no Python and allocates nothing. If something is raised
+inside, Numba prints it, and the result is 0: so else it has a bit that says that all is done.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from numba import carray, cfunc, njit, types
 from numba.extending import overload
 
+from shoal.errors import NativeError
 from shoal.native import cache
 from shoal.native.bodies import Parts, several, single
 from shoal.native.columns import ORDER, kinds
@@ -35,6 +37,7 @@ INLINE = {
     "forceinline": True,
 }  # a call, or a size that is not known, keeps a loop from being vectorised
 SIGNATURE = types.int64(types.CPointer(types.uint64), types.int64, types.int64, types.int64)
+DONE = 1 << 62
 SLOW = 1.0  # seconds of compiling that are worth a word
 
 
@@ -71,8 +74,11 @@ def compile_kernel(spec: Spec) -> Kernel:
         kernel = Kernel(found.address, found.library, was_cached=True)
     else:
         begun = time.perf_counter()
+        step = _calling(_deep(spec.step, {}, INLINE), spec.step, spec.step_arguments, INLINE)
         with translated(spec):
-            compiled = cfunc(SIGNATURE, **OPTIONS)(_kernel_of(spec))
+            compiled = cfunc(SIGNATURE, **OPTIONS)(_kernel_of(spec, step))
+        if not spec.is_team:
+            _check_result(spec, step)
         kernel = Kernel(compiled.address, compiled, was_cached=False)
         if key is not None:
             cache.save(key, compiled)
@@ -85,11 +91,19 @@ def compile_kernel(spec: Spec) -> Kernel:
     return kernel
 
 
-def _kernel_of(spec: Spec) -> Any:
+def _check_result(spec: Spec, step: Any) -> None:
+    (result,) = {signature.return_type for signature in step.nopython_signatures}
+    if not isinstance(result, types.BaseTuple):  # Optional, that is
+        raise NativeError(
+            f"{spec.cls.__name__}.step must return (reward, terminated) on every path: one returns nothing"
+        )
+
+
+def _kernel_of(spec: Spec, step: Any) -> Any:
     config = ConfigType(spec.constants, spec.parameter_dtype, text_of(spec.constants))
     at = config_at(config)
     parts = Parts(
-        _calling(_deep(spec.step, {}, INLINE), spec.step, spec.step_arguments, INLINE),
+        step,
         _calling(_deep(spec.reset, {}, OPTIONS), spec.reset, RESET_ARGUMENTS, OPTIONS),
         njit(**OPTIONS)(lambda result: _result(result)),
         njit(**OPTIONS)(lambda rngs, i: rng_at(np.uint64(rngs[i].ctypes.data))),
@@ -113,7 +127,7 @@ def _kernel_of(spec: Spec) -> Any:
     source = f"""
 def kernel(columns, verb, first, last):
     addresses = carray(columns, {len(ORDER)})
-    return body(verb, {", ".join(arrays)})
+    return {DONE} + body(verb, {", ".join(arrays)})
 """
     exec(source, names)
     return names["kernel"]

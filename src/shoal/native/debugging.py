@@ -10,6 +10,7 @@ import numpy as np
 from shoal.errors import NativeError
 from shoal.native.bodies import Parts, several, single
 from shoal.native.columns import ORDER, Columns
+from shoal.native.records import Records
 from shoal.native.rng import Rng
 from shoal.native.spec import RESET_ARGUMENTS, Spec, arguments_of
 
@@ -23,7 +24,8 @@ class DebugKernel:
     """
 
     def __init__(self, spec: Spec, columns: Columns) -> None:
-        self._arrays = [_as_records(columns.arrays[name]) for name in ORDER]
+        arrays = [columns.arrays[name] for name in ORDER]
+        self._arrays = [Records(array) if array.dtype.names else array for array in arrays]
         constants, dtype = spec.constants, spec.parameter_dtype
         names = dtype.names or ()
 
@@ -46,7 +48,8 @@ class DebugKernel:
 
     def run(self, verb: int, envs: slice = slice(None)) -> tuple[int, int]:
         """All envs, or a run of them, as a compiled kernel's loop does."""
-        result = self._body(verb, *(array[envs] for array in self._arrays))
+        with np.errstate(all="ignore"):  # as in compiled code
+            result = self._body(verb, *(array[envs] for array in self._arrays))
         return result & 0xFFFFFFFF, result >> 32
 
 
@@ -78,18 +81,18 @@ class DebugQueue:
         return done
 
 
-def _as_records(array: Any) -> Any:
-    """With attributes for the fields, as compiled code has them."""
-    return array.view(np.dtype((np.record, array.dtype))) if array.dtype.names else array
-
-
 def _calling(function: Any, known: tuple[str, ...]) -> Any:
     positions = [known.index(name) for name in arguments_of(function)]
     return lambda *given: function(*(given[position] for position in positions))
 
 
 def _result(spec: Spec, result: Any) -> tuple[float, bool, bool]:
-    if not isinstance(result, tuple) or len(result) not in (2, 3):
+    numbers = (bool, int, float, np.bool_, np.number)
+    if (
+        not isinstance(result, tuple)
+        or len(result) not in (2, 3)
+        or not all(isinstance(part, numbers) for part in result)
+    ):
         raise NativeError(
             f"{spec.cls.__name__}.step must return (reward, terminated), or (reward, terminated, truncated), "
             f"got {result!r}"

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from gymnasium import Space
 
 from shoal.errors import MissingExtra, NativeError
 from shoal.native.spec import Spec
@@ -75,11 +74,12 @@ class NativeEnv:
         (1000, True)
     """
 
-    observation_space: Space[Any] | Callable[[Any], Space[Any]]
-    action_space: Space[Any] | Callable[[Any], Space[Any]]
+    # Any: a value, or a function of the constants.
+    observation_space: Any
+    action_space: Any
     state: Any = np.dtype([("nothing", np.uint8)])
-    num_agents: int | Callable[[Any], int] = 1
-    max_episode_steps: int | Callable[[Any], int] | None = None
+    num_agents: Any = 1
+    max_episode_steps: Any = None
     constants: dict[str, Any] = {}
     parameters: dict[str, Any] = {}
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}
@@ -102,7 +102,9 @@ class NativeEnv:
         spec = Spec.of(cls)
         from shoal.native.checks import check_run, check_syntax
 
-        check_syntax(spec)
+        stops = check_syntax(spec)
+        if stops:
+            return  # it is being debugged
         check_run(spec)
         if importlib.util.find_spec("numba") is not None:
             compiled(spec)
@@ -126,12 +128,16 @@ def compiled(spec: Spec) -> Any:
 
     Raises:
         MissingExtra: Without Numba.
+        NativeError: If it cannot be compiled.
     """
     if importlib.util.find_spec("numba") is None:
         raise MissingExtra(
             'compiled envs need Numba, which is not installed: pip install "shoal[native]". With debug=True '
             "they run without it"
         )
+    from shoal.native.checks import check_syntax
     from shoal.native.compiling import compile_kernel
 
+    if stops := check_syntax(spec):
+        raise NativeError(stops)
     return compile_kernel(spec)

@@ -33,7 +33,8 @@ class Spec:
         cls: The class.
         constants: Part of the compiled code, by name.
         parameters: Values of each env, by name; one for all, or an array with one for each.
-        state: The dtype of an env's state.
+        state: The dtype of an env's state, as compiled code sees it.
+        declared: The same, with arrays of bools as such.
         observation: Layout of an agent's observation.
         action: Layout of an agent's action.
         agents: How many an env has.
@@ -47,6 +48,7 @@ class Spec:
     constants: dict[str, Any]
     parameters: dict[str, Any]
     state: np.dtype[Any]
+    declared: np.dtype[Any]
     observation: Layout
     action: Layout
     agents: int
@@ -86,7 +88,8 @@ class Spec:
             part: _resolved(env, part, config)
             for part in ("observation_space", "action_space", "state", "num_agents", "max_episode_steps")
         }
-        state = _state(name, found["state"])
+        declared = _state(name, found["state"])
+        state = np.dtype([(key, _in_record(declared[key])) for key in declared.names or ()], align=True)
         for key in {*constants, *parameters}.intersection(state.names or ()):
             raise NativeError(f"{name}: {key!r} is both a field of the state and of the config")
         agents = _count(f"{name}.num_agents", found["num_agents"])
@@ -98,6 +101,7 @@ class Spec:
             constants,
             parameters,
             state,
+            declared,
             _layout(name, "observation_space", found["observation_space"]),
             _layout(name, "action_space", found["action_space"]),
             agents,
@@ -185,7 +189,7 @@ def _state(name: str, state: Any) -> np.dtype[Any]:
                 f"{name}.state[{field!r}]: expected numbers or bools of a fixed size, or arrays of them, "
                 f"got {kind}"
             )
-    return np.dtype([(field, _in_record(dtype[field])) for field in dtype.names], align=True)
+    return np.dtype([(field, dtype[field]) for field in dtype.names], align=True)
 
 
 def _in_record(dtype: np.dtype[Any]) -> np.dtype[Any]:

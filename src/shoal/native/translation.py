@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from numba.core import errors as numba_errors
-
 from shoal.errors import NativeError
 from shoal.native.spec import Spec
 
@@ -48,11 +46,11 @@ def translated(spec: Spec) -> Iterator[None]:
     """
     try:
         yield
-    except numba_errors.NumbaError as error:
+    except Exception as error:  # Numba's own, and what it forgets to catch
         raise NativeError(_explained(spec, error)) from None  # whose pages would hide this
 
 
-def _explained(spec: Spec, error: numba_errors.NumbaError) -> str:
+def _explained(spec: Spec, error: Exception) -> str:
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     file, line = _place(spec, text)
     name = spec.cls.__name__
@@ -60,6 +58,8 @@ def _explained(spec: Spec, error: numba_errors.NumbaError) -> str:
     if line:
         verb = _verb_at(spec, line)
         where = f"{name}.{verb}, line {line} of {file}:\n    {linecache.getline(file, line).strip()}\n"
+    if isinstance(error, KeyError):
+        return f"{where}{'' if line else ': '}there is no field {error}"
     for pattern, meaning in MEANINGS:
         if found := re.search(pattern, text):
             return f"{where}{'' if line else ': '}{meaning.format(*found.groups())}"
@@ -68,7 +68,7 @@ def _explained(spec: Spec, error: numba_errors.NumbaError) -> str:
     )
     return (
         f"{where}{'' if line else ': '}this cannot be compiled ({first[:200]}). Compiled are numbers, "
-        "arrays, loops, conditions, math, most of NumPy, and functions of these; debug=True runs it as it is"
+        "arrays, loops, conditions, math, most of NumPy, and functions of these"
     )
 
 

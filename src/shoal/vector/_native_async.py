@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal._core.run import Infos
-from shoal.errors import ArgumentError, ResetNeeded
+from shoal.errors import ArgumentError
 from shoal.native.bodies import RESET, STEP_SAME
 from shoal.native.debugging import DebugQueue
 from shoal.native.env import compiled
@@ -89,12 +89,14 @@ class AsyncNative(AsyncVerbs, Native):
         self._let_go()
         self._submit(blocks, "reset")
 
+    def send(self, actions: Any, env_ids: NDArray[np.int64] | None = None) -> None:
+        """Begin a step of the envs that were received: see `shoal.Multiprocessing`."""
+        if self._flow.hands:
+            self._refuse_never_reset()
+        super().send(actions, env_ids)
+
     def _begin_steps(self, hand: Hand) -> None:
         self._check_owner()
-        if self._never_reset.any():
-            raise ResetNeeded(
-                "compiled envs have no state before their first reset: call async_reset() first"
-            )
         self._hands.scatter(hand)
         self._flow.send(hand.blocks)
         if hand not in self._held:  # put together only now
@@ -125,6 +127,8 @@ class AsyncNative(AsyncVerbs, Native):
         if not self.debug:
             self._flow.arrive(self._queue.kept())  # by a call that was interrupted
         self._flow.arrive(self._queue.collect(wanted))
+        if not self.debug and self._queue.has_failed():
+            raise self._raised_inside()
 
     def _drain(self) -> None:
         """Wait for all that is under way."""

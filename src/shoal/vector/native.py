@@ -16,19 +16,28 @@ from numpy.typing import NDArray
 from shoal import _core
 from shoal._core.run import Infos
 from shoal.buffers import Arena
-from shoal.errors import ArgumentError, ArgumentTypeError, CoreNeeded, ResetNeeded, SnapshotError, WorkerError
+from shoal.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CoreNeeded,
+    NativeError,
+    ResetNeeded,
+    SnapshotError,
+    WorkerError,
+)
 from shoal.native.bodies import RESET, STEP_DISABLED, STEP_NEXT, STEP_SAME
 from shoal.native.columns import ORDER, Columns
 from shoal.native.debugging import DebugKernel
 from shoal.native.env import compiled
 from shoal.native.fingerprint import text_of
+from shoal.native.records import Records
 from shoal.native.rng import keys_of
 from shoal.native.spec import arguments_of
 from shoal.vector._batching import Batching, is_async
 from shoal.vector._cores import patience_with, usable_cores
 from shoal.vector._native_creators import spec_of
 from shoal.vector.arguments import Options, autoreset
-from shoal.vector.base import MOVING, READY, VectorEnv
+from shoal.vector.base import CLOSED, FAILED, MOVING, READY, VectorEnv
 from shoal.vector.spaces import UnitFacts, combine
 from shoal.vector.statistics import report
 
@@ -201,8 +210,11 @@ class Native(VectorEnv):
             finally:
                 if self._state is MOVING:
                     self._state = READY
-            if result is not None:
+            if result:
                 return result  # type: ignore[no-any-return]
+            if result is False:
+                self._state = FAILED
+                raise self._raised_inside()
         return super().step(actions)
 
     def _begin_reset(
@@ -212,7 +224,7 @@ class Native(VectorEnv):
         options: dict[str, Any] | None,
     ) -> Infos | None:
         self._choose(slice(None), chosen, seeds, options)
-        self._loop.run(RESET)
+        self._run(RESET)
         self._check_time()
         return []
 
@@ -237,11 +249,29 @@ class Native(VectorEnv):
         for env in np.flatnonzero(chosen & given).tolist():
             self._seeds_given[env] = seeds[env]
 
+    def _send(self, actions: Any, env_ids: NDArray[np.int64] | None) -> None:
+        self._refuse_never_reset()
+        super()._send(actions, env_ids)
+
+    def _refuse_never_reset(self) -> None:
+        if self._never_reset.any() and self._state is not CLOSED:
+            raise ResetNeeded(
+                f"compiled envs have no state before their first reset: call {self._reset_verb}() first"
+            )
+
+    def _run(self, verb: int) -> None:
+        if self._loop.run(verb) is None:
+            raise self._raised_inside()
+
+    def _raised_inside(self) -> NativeError:
+        return NativeError(
+            f"something was raised inside the kernel of {self._native_spec.cls.__name__}, and printed: not "
+            f"all envs have moved. debug=True shows where; {self._reset_verb}() begins anew"
+        )
+
     def _begin_step(self) -> Infos | None:
         self._check_owner()
-        if self._never_reset.any():
-            raise ResetNeeded("compiled envs have no state before their first reset: call reset() first")
-        self._loop.run(self._step_verb)
+        self._run(self._step_verb)
         self._check_time()
         return self._finals(slice(None)) if self._step_verb == STEP_SAME else []
 
@@ -291,7 +321,7 @@ class Native(VectorEnv):
         if name in (self._columns.parameters.dtype.names or ()):
             return self._columns.parameters[name]
         if name in (self._native_spec.state.names or ()):
-            return self._columns.arrays["states"][name]
+            return self._columns.arrays["states"].view(self._native_spec.declared)[name]
         return None
 
     def _set_attr(self, name: str, values: Sequence[Any]) -> None:
@@ -315,12 +345,12 @@ class Native(VectorEnv):
         if self.render_mode is None:
             return [None] * self._total_envs
         draw: Any = inspect.getattr_static(spec.cls, "render").__func__
-        states = self._columns.arrays["states"].copy()
+        states = Records(self._columns.arrays["states"].view(spec.declared).copy())
         frames = []
         for env in range(self._total_envs):
             own = dict(zip(spec.parameters, self._columns.parameters[env].tolist(), strict=True))
             known = {
-                "state": states.view(np.dtype((np.record, states.dtype)))[env],
+                "state": states[env],
                 "config": SimpleNamespace(**spec.constants, **own),
             }
             frames.append(draw(**{name: known[name] for name in arguments_of(draw)}))
