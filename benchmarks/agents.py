@@ -22,7 +22,7 @@ from rich.table import Table
 import shoal
 
 GAME, NAME, CHOICES = "butterfly/knights_archers_zombies-v11", "pettingzoo-knights-archers-zombies", 6
-NUM_ENVS, AGENTS, TURNS, SECONDS = 16, 4, 15, 0.5
+NUM_ENVS, AGENTS, TURNS, SECONDS = 16, 4, 30, 0.3
 VECS: dict[str, dict[str, Any]] = {
     "shoal.Multiprocessing": {"num_workers": 2},
     "shoal.Multiprocessing parent": {"num_workers": 1, "parent_steps": True},

@@ -31,6 +31,7 @@ from shoal.testing.contract import difference
 if _core.NAME != "native":
     pytest.skip("needs the compiled core", allow_module_level=True)
 
+from shoal.native import compiling
 from shoal.testing.native_envs import BoxNative, PairNative, SentinelNative
 
 DEBUG = {"debug": True}
@@ -333,6 +334,7 @@ class Fragile(shoal.NativeEnv):
     "options", [{}, {"copy": False}, {"copy": False, "num_workers": 1}, {"batch_size": 4}], ids=str
 )
 def test_what_is_raised_inside_a_kernel_is_not_lost(options):
+    compiling._made.clear()  # so that it comes from disk
     with shoal.make(Fragile, 8, env_kwargs={"limit": np.where(np.arange(8) == 5, 4, 1000)}, **options) as vec:
         actions = np.zeros(vec.batch_size, np.int64)
         begin = vec.async_reset if "batch_size" in options else vec.reset

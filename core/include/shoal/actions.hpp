@@ -157,13 +157,17 @@ class ActionColumn {
         return check_->take(PyArray_BYTES(array), column<npy_bool>(needed, NPY_BOOL, shape_[0]), *this);
     }
 
-    // The data of a batch that could be taken as it is, if every row that needs an action has a good one; else null.
-    const char* holds(nb::handle batch, const npy_bool* needed) const {
+    // The data of a batch that could be used as it is, but for its values; else null.
+    const char* data_of(nb::handle batch) const {
         auto* array = reinterpret_cast<PyArrayObject*>(batch.ptr());
-        if (!fits(batch) || !PyArray_ISALIGNED(array) || !check_->holds(PyArray_BYTES(array), needed, *this))
-            return nullptr;
-        return PyArray_BYTES(array);
+        return fits(batch) && PyArray_ISALIGNED(array) ? PyArray_BYTES(array) : nullptr;
     }
+
+    // Whether each of these rows that needs an action has a good one there. Needs no Python.
+    bool holds(const char* data, const npy_bool* needed, npy_intp first, npy_intp last) const {
+        return check_->holds(data, needed, first, last, size_);
+    }
+    npy_intp rows() const { return shape_[0]; }
 
     void clear() {
         check_.reset();
@@ -175,7 +179,8 @@ class ActionColumn {
    private:
     struct Check {
         virtual ~Check() = default;
-        virtual bool holds(const char* batch, const npy_bool* needed, const ActionColumn& into) const = 0;
+        virtual bool holds(const char* batch, const npy_bool* needed, npy_intp first, npy_intp last,
+                           npy_intp size) const = 0;
         virtual npy_intp take(const char* batch, const npy_bool* needed, const ActionColumn& into) const = 0;
     };
 
@@ -189,8 +194,8 @@ class ActionColumn {
 
     template <typename T>
     struct CheckOf : Check {
-        bool holds(const char* batch, const npy_bool* needed, const ActionColumn& into) const override {
-            const npy_intp rows = into.shape_[0], size = into.size_;
+        bool holds(const char* batch, const npy_bool* needed, npy_intp begin, npy_intp end,
+                   npy_intp size) const override {
             if constexpr (std::is_same_v<T, npy_int64>) {
                 if (size == 1 && !low.empty() && high[0] >= low[0]) {
                     // By sign bits alone, which compilers turn into vectors: a number is outside if its distance
@@ -199,7 +204,7 @@ class ActionColumn {
                     const auto first = static_cast<npy_uint64>(low[0]);
                     const auto span = static_cast<npy_uint64>(high[0]) - first;
                     npy_uint64 wrong = 0;
-                    for (npy_intp row = 0; row < rows; ++row) {
+                    for (npy_intp row = begin; row < end; ++row) {
                         const npy_uint64 above = numbers[row] - first;
                         wrong |= (above | (span - above)) & (npy_uint64{0} - (needed[row] & npy_uint64{1}));
                     }
@@ -207,7 +212,7 @@ class ActionColumn {
                 }
             }
             bool good = true;
-            for (npy_intp row = 0; row < rows; ++row) {
+            for (npy_intp row = begin; row < end; ++row) {
                 if (!needed[row]) continue;
                 for (npy_intp i = 0; i < size; ++i) {
                     T value;

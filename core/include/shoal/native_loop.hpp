@@ -51,7 +51,7 @@ class NativeLoop {
     // (rows that acted, episodes that ended); None if something was raised inside the kernel
     nb::object run(std::int64_t verb) {
         const std::int64_t result = run_all(verb);
-        if (failed_.exchange(false)) return nb::none();
+        if (has_failed()) return nb::none();
         return nb::make_tuple(acted_in(result), ended_in(result));
     }
 
@@ -69,14 +69,14 @@ class NativeLoop {
     // A step with actions that are used where they lie; nothing has happened if the result is None, and something was
     // raised inside the kernel if it is False.
     nb::object step(nb::handle actions) {
-        const char* data = actions_ ? actions_->holds(actions, mask_) : nullptr;
-        if (!data) return nb::none();
+        const char* data = actions_ ? actions_->data_of(actions) : nullptr;
+        if (!data || !holds(data)) return nb::none();
         const std::uint64_t begun = nanoseconds_now();
         const npy_uint64 own = columns_[place_];
         columns_[place_] = reinterpret_cast<npy_uint64>(data);
         const std::int64_t result = run_all(verb_);
         columns_[place_] = own;
-        if (failed_.exchange(false)) return nb::bool_(false);
+        if (has_failed()) return nb::bool_(false);
         Owned made = own_results();
         if (left_) outside_ += begun - left_;
         left_ = nanoseconds_now();
@@ -111,6 +111,26 @@ class NativeLoop {
    private:
     static constexpr double short_work = 8e3;  // nanoseconds; waking a thread and hearing of it takes about one
     static constexpr double chunk_work = 5e3;
+    static constexpr npy_intp many_rows = 8192;
+
+    // Before any env moves. Of many rows, each thread checks its share: else all would wait for one.
+    bool holds(const char* data) {
+        const npy_intp rows = actions_->rows();
+        if (rows < many_rows || !pool_ || pool_->threads() == 1) return actions_->holds(data, mask_, 0, rows);
+        const Lock lock(busy_);
+        const Check check{actions_, data, mask_};
+        const nb::gil_scoped_release others_may_run;
+        return pool_->run(Work{&count_wrong, &check}, rows, static_cast<std::int64_t>(pool_->threads())) == 0;
+    }
+    struct Check {
+        const ActionColumn* actions;
+        const char* data;
+        const npy_bool* needed;
+    };
+    static std::int64_t count_wrong(const void* check, std::int64_t, std::int64_t first, std::int64_t last) {
+        const auto& [actions, data, needed] = *static_cast<const Check*>(check);
+        return actions->holds(data, needed, first, last) ? 0 : 1;
+    }
 
     std::int64_t run_all(std::int64_t verb) {
         if (!pool_) throw std::runtime_error("the threads have ended");
@@ -132,6 +152,12 @@ class NativeLoop {
         const std::int64_t result = pool_->run(work_, envs_, static_cast<std::int64_t>(each) * pool_->threads());
         learn(static_cast<double>(nanoseconds_now() - begun) * threads);
         return result;
+    }
+
+    bool has_failed() {
+        if (!failed_.exchange(false)) return false;
+        PyErr_Clear();  // it has been printed, or could not be
+        return true;
     }
 
     // A step that was interrupted by another process tells nothing, so that only what lasts counts.
@@ -220,9 +246,10 @@ class NativeQueue {
         queue_.reset();
     }
     void clear() {
-        queue_.reset();
+        close();
         holder.release();
     }
+    ~NativeQueue() { close(); }
 
     Holder holder;
 

@@ -8,7 +8,6 @@ import pickle
 import platform
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,9 @@ from typing import Any
 import llvmlite
 import numba
 import numpy as np
+from numba.core.compiler import CompileResult
 from numba.core.registry import cpu_target
+from numba.core.serialize import dumps
 
 
 def folder() -> Path:
@@ -24,14 +25,6 @@ def folder() -> Path:
     if own := os.environ.get("SHOAL_CACHE_DIR"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "shoal"
-
-
-@dataclass(frozen=True)
-class Found:
-    """A kernel that was on disk."""
-
-    address: int
-    library: Any
 
 
 def key_of(fingerprint: str) -> str:
@@ -56,30 +49,33 @@ def _kit() -> str:
     return hashlib.sha256(b"".join(texts)).hexdigest()
 
 
-def load(key: str) -> Found | None:
-    """The kernel of that key, if it is there and whole."""
-    try:
-        # Written by `save` alone, into the user's own cache.
-        name, state = pickle.loads((folder() / f"{key}.kernel").read_bytes())
-        context = cpu_target.target_context
+class Store:
+    """The place of one kernel, as Numba asks for it.
+
+    Args:
+        key: Of the kernel.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._path = folder() / f"{key}.kernel"
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """The kernel, if it is there and whole."""
         context.refresh()
-        library = context.codegen().unserialize_library(state)
-        return Found(library.get_pointer_to_function(name), library)
-    except FileNotFoundError:
-        return None
-    except Exception:  # torn, or of another kind: it is made anew
-        return None
+        try:
+            # Written by `save_overload` alone, into the user's own cache.
+            return CompileResult._rebuild(context, *pickle.loads(self._path.read_bytes()))
+        except Exception:  # not there, torn, or of a module that is not: it is made anew
+            return None
 
-
-def save(key: str, compiled: Any) -> None:
-    """Keep a kernel, if the disk can be written and the code does not point into this process."""
-    library = compiled._library
-    if library.has_dynamic_globals:
-        return
-    data = pickle.dumps((compiled.native_name, library.serialize_using_object_code()))
-    with suppress(OSError):
-        folder().mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=folder())
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        Path(name).replace(folder() / f"{key}.kernel")  # whole or not at all
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Keep it, if the disk can be written and the code does not point into this process."""
+        if compiled.library.has_dynamic_globals:
+            return
+        with suppress(OSError, pickle.PicklingError, TypeError):
+            data = dumps(compiled._reduce())
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(dir=self._path.parent)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            Path(name).replace(self._path)  # whole or not at all

@@ -15,7 +15,8 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc, njit, types
+from numba import carray, njit, types
+from numba.core.ccallback import CFunc
 from numba.extending import overload
 
 from shoal.errors import NativeError
@@ -65,23 +66,23 @@ def compile_kernel(spec: Spec) -> Kernel:
     Raises:
         NativeError: If Numba cannot compile what the class says.
     """
-    print_of = fingerprint(spec)
-    key = None if print_of is None else cache.key_of(print_of)
+    told = fingerprint(spec)
+    key = None if told is None else cache.key_of(told)
     if key in _made:
         return _made[key]
-    found = None if key is None else cache.load(key)
-    if found is not None:
-        kernel = Kernel(found.address, found.library, was_cached=True)
-    else:
-        begun = time.perf_counter()
-        step = _calling(_deep(spec.step, {}, INLINE), spec.step, spec.step_arguments, INLINE)
-        with translated(spec):
-            compiled = cfunc(SIGNATURE, **OPTIONS)(_kernel_of(spec, step))
+    begun = time.perf_counter()
+    step = _calling(_deep(spec.step, {}, INLINE), spec.step, spec.step_arguments, INLINE)
+    compiled: Any = CFunc(
+        _kernel_of(spec, step), (SIGNATURE.args, SIGNATURE.return_type), locals={}, options=OPTIONS
+    )
+    if key is not None:
+        compiled._cache = cache.Store(key)
+    with translated(spec):
+        compiled.compile()
+    kernel = Kernel(compiled.address, compiled, was_cached=compiled.cache_hits > 0)
+    if not kernel.was_cached:
         if not spec.is_team:
             _check_result(spec, step)
-        kernel = Kernel(compiled.address, compiled, was_cached=False)
-        if key is not None:
-            cache.save(key, compiled)
         took = time.perf_counter() - begun
         if took > SLOW:
             kept = "" if key is None else "; the next time it is found on disk"
@@ -114,6 +115,7 @@ def _kernel_of(spec: Spec, step: Any) -> Any:
         is_straight(spec),
     )
     names: dict[str, Any] = {
+        "__name__": __name__,  # by which Numba finds it when it is loaded again
         "carray": carray,
         "body": njit(**INLINE)((several if spec.is_team else single)(parts)),
     }
@@ -158,7 +160,7 @@ def _column(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
 
 def _calling(compiled: Any, function: Any, known: tuple[str, ...], options: dict[str, Any]) -> Any:
     """A function of all that may be asked for, which passes on what is."""
-    names = {"function": compiled}
+    names = {"__name__": __name__, "function": compiled}
     exec(f"def call({', '.join(known)}): return function({', '.join(arguments_of(function))})", names)
     return njit(**options)(names["call"])
 
