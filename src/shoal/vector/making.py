@@ -141,7 +141,8 @@ def make(
         "episode_stats": episode_stats,
         "rows_as_envs": rows_as_envs,
     }
-    if backend == "native" or (backend == "auto" and sources and is_native(sources[0].create) and not wrappers):
+    compiled = bool(sources) and is_native(sources[0].create) and not wrappers
+    if backend == "native" or (backend == "auto" and compiled):
         vec = _native(env, sources, num_envs, env_kwargs, wrappers, for_processes, observation_mode)(
             render_mode=render_mode, debug=debug, **common
         )
