@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from enum import IntEnum
 
 import pytest
 
@@ -117,7 +118,7 @@ def test_the_fingerprint_tells_apart_what_differs():
 
     def made(factor, table=(1, 2), text=""):
         def worth(place):
-            return place * factor + table[0]
+            return place * factor + table[0] if isinstance(table[0], float) else 0.0
 
         namespace = {"shoal": shoal, "worth": worth}
         exec("import numpy as np\nfrom gymnasium.spaces import Box, Discrete\n", namespace)
@@ -150,3 +151,7 @@ def test_the_fingerprint_tells_apart_what_differs():
     ]
     assert len({plain, *others}) == 5
     assert made(object()) is None  # it has no value that could be told
+    first, second = (IntEnum("Move", {"UP": number}) for number in (0, 3))
+    assert made(first.UP) != made(second.UP)
+    assert made(2.0, (first, 1)) != made(2.0, (second, 1))
+    assert made(2.0, (type("Mine", (), {}), 1)) is None

@@ -96,6 +96,19 @@ def wrong_random(state):
     return np.random.random(), False  # noqa: NPY002
 
 
+def drawn():
+    return np.random.random()  # noqa: NPY002
+
+
+def wrong_random_elsewhere(state):
+    return drawn(), False
+
+
+def wrong_action(action):
+    action[0] = 0.0
+    return 0.0, False
+
+
 def wrong_rare_path(state):
     if state.place > 100:
         return None, False
@@ -183,6 +196,37 @@ def test_what_only_debugging_can_do(capsys):
             NativeError, match=r'(?s)print\("here", state.place\)\nonly debug=True can do that'
         ):
             shoal.make(mine, 1)
+
+
+def test_random_numbers_in_a_function_that_is_called():
+    with pytest.raises(NativeError, match=r"(?s)Mine.drawn, line \d+.*np.random.random.*Ask for rng"):
+        make(step=wrong_random_elsewhere)
+
+
+def clipped(action):
+    action[0] = min(action[0], 0.5)
+    return action[0]
+
+
+def wrong_action_elsewhere(action):
+    return clipped(action), False
+
+
+def test_actions_are_only_to_be_read():
+    box = Box(-1, 1, (2,), np.float32)
+    with pytest.raises(NativeError, match="actions are the caller's, and only to be read"):
+        make(step=wrong_action, action_space=box)
+    with pytest.raises(NativeError, match=r"caller's, and only to be read|read-only"):
+        make(step=wrong_action_elsewhere, action_space=box)
+
+
+def test_constants_are_copied():
+    table = np.array([1, 2])
+    mine = make(constants={"table": table})
+    with shoal.make(mine, 1, env_kwargs={"table": table}, debug=True):
+        table[0] = 5  # still the caller's
+    with pytest.raises(ArgumentError, match=r"constants\['table'\]: expected an array of int64"):
+        shoal.make(mine, 1, env_kwargs={"table": [0.5, 1.5]}, debug=True)
 
 
 def only_in_python(state):

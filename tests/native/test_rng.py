@@ -114,3 +114,28 @@ def test_an_autoreset_does_not_repeat_a_seed():
     with shoal.make(Short, 4, autoreset_mode="SameStep") as vec:
         begun = [vec.reset(seed=1)[0], *(vec.step(np.zeros(4, np.int64))[0] for _ in range(20))]
     assert len(np.unique(np.concatenate(begun))) == 84
+
+
+class Empty(shoal.NativeEnv):
+    """Asks for numbers where there are none."""
+
+    observation_space = Box(-9, 9, (3,), np.float64)
+    action_space = Discrete(2)
+
+    @staticmethod
+    def reset(obs):
+        obs[:] = 0.0
+
+    @staticmethod
+    def step(rng, obs):
+        obs[0] = rng.integers(0)
+        obs[1] = rng.integers(3, 1)
+        obs[2] = rng.integers(2, 2)
+        return 0.0, False
+
+
+@pytest.mark.parametrize("debug", [True, pytest.param(False, marks=needs_core)])
+def test_of_no_numbers_the_lowest_is_drawn(debug):
+    with shoal.make(Empty, 1, debug=debug) as vec:
+        vec.reset(seed=0)
+        assert vec.step(np.zeros(1, np.int64))[0].tolist() == [[0, 3, 2]]

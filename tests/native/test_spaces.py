@@ -1,11 +1,15 @@
 """Observations and actions of every kind of space, in compiled code and in debug mode."""
 
+import math
+
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
 import shoal
 from shoal import layout
+from shoal.native.spec import Spec
+from shoal.native.straight import is_straight
 from shoal.testing.contract import difference
 
 BACKENDS = [pytest.param({"debug": True}, id="debug")]
@@ -245,3 +249,44 @@ def test_both_give_the_same():
                 steps[-1][4].get("episode", {}).pop("t", None)
             found.append(steps)
     assert difference(*found) is None
+
+
+TABLE = np.arange(5.0)
+
+
+def look(place):
+    return TABLE[place]
+
+
+def by_a_function(action):
+    return look(action), False
+
+
+def by_a_method(action):
+    return TABLE.take(action), False
+
+
+def by_size(action):
+    return np.zeros(action + 1).sum(), False
+
+
+def by_a_draw(rng):
+    return rng.uniform(), False
+
+
+def by_sine(action):
+    return np.sqrt(math.sin(action) + 1.0), abs(float(action)) > 3
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [(by_a_function, False), (by_a_method, False), (by_size, False), (by_a_draw, False), (by_sine, True)],
+    ids=["function", "method", "size", "draw", "sine"],
+)
+def test_what_may_be_stepped_for_nothing(step, expected):
+    def reset(obs):
+        obs[0] = 0.0
+
+    spaces = {"observation_space": Box(0, 9, (1,), np.float64), "action_space": Discrete(2)}
+    body = {**spaces, "reset": staticmethod(reset), "step": staticmethod(step)}
+    assert is_straight(Spec.of(type("Any", (shoal.NativeEnv,), body))) is expected

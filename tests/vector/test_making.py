@@ -87,7 +87,9 @@ def test_asynchronous():
 
 
 def test_a_backend_that_is_none():
-    with pytest.raises(ArgumentError, match="expected one of 'auto', 'serial', 'multiprocessing', got 'ray'"):
+    with pytest.raises(
+        ArgumentError, match="expected one of 'auto', 'serial', 'multiprocessing', 'native', got 'ray'"
+    ):
         shoal.make("CartPole-v1", backend="ray")
 
 

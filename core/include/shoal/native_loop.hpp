@@ -72,10 +72,8 @@ class NativeLoop {
         const char* data = actions_ ? actions_->data_of(actions) : nullptr;
         if (!data || !holds(data)) return nb::none();
         const std::uint64_t begun = nanoseconds_now();
-        const npy_uint64 own = columns_[place_];
-        columns_[place_] = reinterpret_cast<npy_uint64>(data);
+        const Lent lent(columns_[place_], reinterpret_cast<npy_uint64>(data));
         const std::int64_t result = run_all(verb_);
-        columns_[place_] = own;
         if (has_failed()) return nb::bool_(false);
         Owned made = own_results();
         if (left_) outside_ += begun - left_;
@@ -109,6 +107,19 @@ class NativeLoop {
     Holder holder;
 
    private:
+    // An address that is another for a while.
+    class Lent {
+       public:
+        Lent(npy_uint64& place, npy_uint64 other) : place_(place), own_(std::exchange(place, other)) {}
+        ~Lent() { place_ = own_; }
+        Lent(const Lent&) = delete;
+        Lent& operator=(const Lent&) = delete;
+
+       private:
+        npy_uint64& place_;
+        npy_uint64 own_;
+    };
+
     static constexpr double short_work = 8e3;  // nanoseconds; waking a thread and hearing of it takes about one
     static constexpr double chunk_work = 5e3;
     static constexpr npy_intp many_rows = 8192;
@@ -225,8 +236,10 @@ class NativeQueue {
                 kept_.insert(kept_.end(), found.begin(), found.end());
                 nb::raise_python_error();
             }
+            Queue& still = queue();  // a signal handler may have closed it
+            const Lock lock(busy_);
             const nb::gil_scoped_release others_may_run;
-            if (queue_->wait(50'000'000)) sched_yield();
+            if (still.wait(50'000'000)) sched_yield();
         }
     }
 
@@ -242,22 +255,28 @@ class NativeQueue {
     }
 
     void close() {
-        const nb::gil_scoped_release others_may_run;
-        queue_.reset();
+        const Lock lock(busy_);
+        end();
     }
     void clear() {
-        close();
+        end();
         holder.release();
     }
-    ~NativeQueue() { close(); }
+    ~NativeQueue() { end(); }
 
     Holder holder;
 
    private:
+    // A thread may need the GIL to print what was raised in its kernel.
+    void end() {
+        const nb::gil_scoped_release others_may_run;
+        queue_.reset();
+    }
     Queue& queue() const {
         if (!queue_) throw std::runtime_error("the threads have ended");
         return *queue_;
     }
+    bool busy_ = false;
     std::atomic<bool> failed_{false};
     std::unique_ptr<Queue> queue_;  // after what its threads refer to
     std::vector<std::uint32_t> kept_;

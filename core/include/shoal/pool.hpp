@@ -213,10 +213,7 @@ class Queue {
             waiting_[(tail + i) & mask_].store(blocks[i], std::memory_order_relaxed);
         }
         tail_.store(tail + static_cast<std::uint32_t>(blocks.size()), std::memory_order_release);
-        for (std::size_t i = 0; i < std::min(blocks.size(), threads_.count()); ++i) {
-            threads_.call(next_);
-            next_ = (next_ + 1) % threads_.count();
-        }
+        for (std::size_t i = 0; i < threads_.count(); ++i) threads_.call(i);  // whoever is free: some may be busy for long
     }
 
     // The next one that is done, in that order, or -1.
@@ -248,18 +245,19 @@ class Queue {
     }
 
     void work_off() {
-        std::uint32_t head = head_.load(std::memory_order_relaxed);
+        // Acquired: a head is never seen before the tail that it follows.
+        std::uint32_t head = head_.load(std::memory_order_acquire);
         while (head != tail_.load(std::memory_order_acquire)) {
             const std::uint32_t block = waiting_[head & mask_].load(std::memory_order_relaxed);
-            if (!head_.compare_exchange_weak(head, head + 1, std::memory_order_acq_rel, std::memory_order_relaxed))
+            if (!head_.compare_exchange_weak(head, head + 1, std::memory_order_acq_rel, std::memory_order_acquire))
                 continue;
             Work work = work_;
             work.verb = verbs_[block];
             results_[block] = work(block ? ends_[block - 1] : 0, ends_[block]);
-            const std::uint32_t place = finished_.fetch_add(1, std::memory_order_relaxed);
+            const std::uint32_t place = finished_.fetch_add(1, std::memory_order_acq_rel);
             done_[place & mask_].store(block + 1, std::memory_order_release);
             ring_and_wake(bell_);
-            head = head_.load(std::memory_order_relaxed);
+            head = head_.load(std::memory_order_acquire);
         }
     }
 
@@ -273,7 +271,6 @@ class Queue {
     alignas(cache_line) std::atomic<std::uint32_t> finished_{0};
     Bell bell_{};  // rings for each
     std::uint32_t collected_ = 0;
-    std::size_t next_ = 0;
     Patience patience_;
     Threads threads_;  // last: it ends first
 };

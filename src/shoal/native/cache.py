@@ -36,6 +36,8 @@ def key_of(fingerprint: str) -> str:
         llvmlite.__version__,
         np.__version__,
         platform.python_version(),
+        numba.config.BOUNDSCHECK,
+        numba.config.OPT,
     )
     machine = cpu_target.target_context.codegen().magic_tuple()
     return hashlib.sha256(repr((known, machine)).encode()).hexdigest()[:40]
@@ -44,7 +46,7 @@ def key_of(fingerprint: str) -> str:
 @cache
 def _kit() -> str:
     """The text of those files here of which something is in every kernel."""
-    names = ("bodies", "columns", "compiling", "config", "rng", "rng_compiled", "spec")
+    names = ("bodies", "columns", "compiling", "config", "rng", "rng_compiled", "spec", "straight")
     texts = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in names]
     return hashlib.sha256(b"".join(texts)).hexdigest()
 

@@ -10,6 +10,7 @@ import textwrap
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,9 @@ def check_syntax(spec: Spec) -> str:
         NativeError: With the line, and what to do.
     """
     stops = ""
-    for verb, function in (("step", spec.step), ("reset", spec.reset)):
+    own = {spec.step: "step", spec.reset: "reset"}
+    for function in _reachable(spec.step, spec.reset):
+        verb = own.get(function, function.__name__)
         try:
             lines, first = inspect.getsourcelines(function)
             tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -70,6 +73,8 @@ def check_syntax(spec: Spec) -> str:
             why = REFUSED.get(type(node))
             if _is_random(node, function.__globals__):
                 why = "these numbers would not follow the seed, nor be each env's own. Ask for rng"
+            if isinstance(node, (ast.Assign, ast.AugAssign)) and _writes_actions(node):
+                why = "actions are the caller's, and only to be read. Compute with a number of your own"
             at = getattr(node, "lineno", 1)
             where = (
                 f"{spec.cls.__name__}.{verb}, line {first + at - 1} of {function.__code__.co_filename}:\n"
@@ -82,11 +87,37 @@ def check_syntax(spec: Spec) -> str:
     return stops
 
 
+def _reachable(*functions: FunctionType) -> list[FunctionType]:
+    """These, and the plain functions that they call."""
+    found = list(functions)
+    for function in found:  # which grows meanwhile
+        names = (function.__globals__.get(name) for name in function.__code__.co_names)
+        found += [each for each in names if isinstance(each, FunctionType) and each not in found]
+    return found
+
+
+def _writes_actions(node: ast.Assign | ast.AugAssign) -> bool:
+    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        place: ast.AST = target
+        while isinstance(place, (ast.Subscript, ast.Attribute)):
+            place = place.value
+        if place is not target and isinstance(place, ast.Name) and place.id in ("action", "actions"):
+            return True
+    return False
+
+
 def _is_random(node: ast.AST, known: Mapping[str, Any]) -> bool:
     """Whether this is NumPy's or Python's own random."""
     if isinstance(node, ast.Attribute) and node.attr == "random" and isinstance(node.value, ast.Name):
         return known.get(node.value.id) is np
-    return isinstance(node, ast.Name) and known.get(node.id) is random
+    if not isinstance(node, ast.Name) or node.id not in known:
+        return False
+    value = known[node.id]
+    return (
+        value is random
+        or value is np.random
+        or str(getattr(value, "__module__", "")) in ("random", "numpy.random")
+    )
 
 
 def check_run(spec: Spec) -> None:

@@ -25,6 +25,8 @@ class DebugKernel:
 
     def __init__(self, spec: Spec, columns: Columns) -> None:
         arrays = [columns.arrays[name] for name in ORDER]
+        arrays[ORDER.index("actions")] = actions = columns.arrays["actions"].view()
+        actions.flags.writeable = False  # they may be the caller's own
         self._arrays = [Records(array) if array.dtype.names else array for array in arrays]
         constants, dtype = spec.constants, spec.parameter_dtype
         names = dtype.names or ()
@@ -70,6 +72,10 @@ class DebugQueue:
     def submit(self, blocks: list[int], verb: int) -> None:
         """Let them wait."""
         self._waiting += [(block, verb) for block in blocks]
+
+    def forget(self) -> None:
+        """Nothing waits any more."""
+        self._waiting.clear()
 
     def collect(self, wanted: int) -> list[int]:
         """Run so many that wait."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from enum import Enum
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -47,6 +48,10 @@ def _of(value: Any, seen: dict[int, int]) -> Any:
         return [_of(each, seen) for each in value]
     if isinstance(value, dict):
         return [(str(key), _of(each, seen)) for key, each in sorted(value.items())]
+    if isinstance(value, type) and issubclass(value, Enum):
+        return value.__qualname__, [(member.name, _of(member.value, seen)) for member in value]
+    if isinstance(value, type) and value.__module__.partition(".")[0] not in ("builtins", "numpy"):
+        raise Unknown
     if isinstance(value, (type, BuiltinFunctionType, np.ufunc)):
         return getattr(value, "__module__", ""), getattr(value, "__qualname__", value.__name__)
     if isinstance(value, CodeType):
@@ -54,7 +59,7 @@ def _of(value: Any, seen: dict[int, int]) -> Any:
         return value.co_code, constants, value.co_names, value.co_varnames, value.co_freevars
     function = getattr(value, "py_func", value)  # of one that Numba knows already
     if isinstance(function, FunctionType):
-        return _of_function(function, seen)
+        return _of_function(function, seen), repr(getattr(value, "targetoptions", ""))
     raise Unknown
 
 
@@ -73,7 +78,7 @@ def _of_function(function: FunctionType, seen: dict[int, int]) -> Any:
             parts.append((name, value.__name__, _of_module(value, names, seen)))
         else:
             parts.append((name, _of(value, seen)))
-    return _of(code, seen), _of(function.__defaults__, seen), parts
+    return _of(code, seen), _of(function.__defaults__, seen), _of(function.__kwdefaults__, seen), parts
 
 
 def _of_module(module: ModuleType, names: set[str], seen: dict[int, int]) -> Any:

@@ -67,11 +67,13 @@ class Rng:
     def integers(self, low: int, high: int | None = None) -> int:
         """An integer from `low` up to, not including, `high`; from 0 if only one is given.
 
-        Up to 2**32 different ones.
+        Up to 2**32 different ones; `low` if there are none, or more.
         """
         if high is None:
             low, high = 0, low
         count = int(high) - int(low)
+        if not 0 < count <= 1 << 32:
+            return int(low)  # there is nobody to raise to in a kernel
         # Lemire's way: multiplied, the high half is the number; what would make some more likely is drawn
         # again.
         while True:

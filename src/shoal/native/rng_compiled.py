@@ -96,6 +96,8 @@ def _normal(rng, mean=0.0, deviation=1.0):
 
 @njit(error_model="numpy")
 def _below(rng: Any, count: Any) -> Any:
+    if count - ONE >= TWO_32:  # none, or too many
+        return np.int64(0)
     limit = TWO_32 % count
     while True:
         product = (_next(rng) >> N32) * count

@@ -143,8 +143,9 @@ def _constant(where: str, value: Any, default: Any) -> Any:
             return kind(value)
         raise ArgumentError(f"{where}: expected a value like {default!r}, got {value!r}")
     if isinstance(default, np.ndarray) and isinstance(value, (np.ndarray, list, tuple)):
-        array = np.ascontiguousarray(value, default.dtype)
-        array.setflags(write=False)
+        array = np.array(value, default.dtype, order="C")  # a copy, which nobody else can change
+        if not np.array_equal(array, value):
+            raise ArgumentError(f"{where}: expected an array of {default.dtype}, got {value!r}")
         return array
     raise ArgumentTypeError(
         f"{where}: expected a number, a bool or an array, like {default!r}, got {value!r}"

@@ -7,10 +7,13 @@ numbers: then no input can make it write where it should not, or go on for ever.
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import textwrap
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
+
+import numpy as np
 
 from shoal.native.spec import Spec, arguments_of
 
@@ -44,8 +47,27 @@ def _is_straight(function: Any, seen: set[Any]) -> bool:
             return False
         if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Constant):
             return False
-        if isinstance(node, ast.Name):
-            called = getattr(known.get(node.id), "py_func", known.get(node.id))
-            if isinstance(called, FunctionType) and not _is_straight(called, {*seen, function}):
-                return False
+        if isinstance(node, ast.Call) and not _is_harmless(_value_of(node.func, known), {*seen, function}):
+            return False
     return True
+
+
+def _value_of(node: ast.AST, known: dict[str, Any]) -> Any:
+    """What a name, or an attribute of one, stands for."""
+    if isinstance(node, ast.Name):
+        return known.get(node.id, getattr(builtins, node.id, None))
+    if isinstance(node, ast.Attribute):
+        owner = _value_of(node.value, known)
+        return getattr(owner, node.attr, None) if isinstance(owner, ModuleType) else None
+    return None
+
+
+def _is_harmless(called: Any, seen: set[Any]) -> bool:
+    """Whether any number will do for it: what makes arrays, or looks into them, is not."""
+    plain = getattr(called, "py_func", called)
+    if isinstance(plain, FunctionType):
+        return _is_straight(plain, seen)
+    if getattr(called, "__module__", None) == "math":
+        return True
+    is_type = isinstance(called, type) and issubclass(called, (bool, int, float, np.generic))
+    return isinstance(called, np.ufunc) or is_type or called in (abs, min, max, round)

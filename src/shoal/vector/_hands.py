@@ -60,11 +60,17 @@ class Hands:
             hand = self._whole.like(self._whole.allocate(len(rows)))
             self._hold(hand, blocks)
         hand.where = rows
+        self.gather(hand)
+        return hand
+
+    def gather(self, hand: Hand) -> None:
+        """Bring the rows of a hand up to date, if they are copies."""
+        if isinstance(hand.where, slice):
+            return
         for column in fields(Arena):
             if column.name not in ("actions", "observation_objects", "action_objects"):
                 whole = getattr(self._whole.arena, column.name)
-                np.take(whole, rows, axis=0, out=getattr(hand.arena, column.name), mode="clip")
-        return hand
+                np.take(whole, hand.where, axis=0, out=getattr(hand.arena, column.name), mode="clip")
 
     def _hold(self, hand: Hand, blocks: Sequence[int]) -> None:
         hand.hold(blocks, np.concatenate([self.env_ids[block] for block in blocks]))

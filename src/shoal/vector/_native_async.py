@@ -64,11 +64,17 @@ class AsyncNative(AsyncVerbs, Native):
 
     # -- the verbs -------------------------------------------------------------------------------------
 
+    def _launch_reset(
+        self, chosen: NDArray[np.bool_], seeds: Sequence[int | None], options: dict[str, Any] | None
+    ) -> None:
+        self._check_reset(seeds, options)
+        AsyncVerbs._launch_reset(self, chosen, seeds, options)
+
     def _reset_all(
         self, chosen: NDArray[np.bool_], seeds: Sequence[int | None], options: dict[str, Any] | None
     ) -> None:
-        self._drain()
-        self._choose(slice(None), chosen, seeds, options)
+        self._forget()
+        self._choose(slice(None), chosen, seeds)
         self._flow.restart()
         self._let_go()
         self._submit(list(range(len(self._parts))), "reset")
@@ -84,7 +90,7 @@ class AsyncNative(AsyncVerbs, Native):
         envs = np.concatenate(
             [np.arange(*self._parts[block].envs.indices(self._total_envs)) for block in blocks]
         )
-        self._choose(envs, chosen, seeds, options)
+        self._choose(envs, chosen, seeds)
         self._flow.send(blocks)
         self._let_go()
         self._submit(blocks, "reset")
@@ -130,6 +136,16 @@ class AsyncNative(AsyncVerbs, Native):
         if not self.debug and self._queue.has_failed():
             raise self._raised_inside()
 
+    def _forget(self) -> None:
+        """All that is under way ends, whatever becomes of it."""
+        self._check_owner()
+        if self.debug:
+            self._queue.forget()
+            return
+        missing = len(self._flow.sent) - len(self._flow.there) - len(self._queue.kept())
+        self._queue.collect(max(0, missing))
+        self._queue.has_failed()
+
     def _drain(self) -> None:
         """Wait for all that is under way."""
         self._check_owner()
@@ -167,6 +183,8 @@ class AsyncNative(AsyncVerbs, Native):
         self._check_still("restore")
         self._move(self._drain, self._state)
         super().restore(snapshot, env_ids)
+        for hand in self._held:
+            self._hands.gather(hand)
 
     def _end_threads(self) -> None:
         if not self.debug:

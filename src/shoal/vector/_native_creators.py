@@ -39,6 +39,10 @@ def spec_of(env: Any, num_envs: Any, kwargs: dict[str, Any]) -> tuple[Spec, int]
             raise ArgumentError(
                 f"env: expected the same constants for each env of {cls.__name__}, got different ones"
             )
+        if any(value.ndim for each in specs for value in each.parameters.values()):
+            raise ArgumentError(
+                "env_kwargs: expected one value for each parameter, because each env has its own"
+            )
         together = {name: np.array([each.parameters[name] for each in specs]) for name in specs[0].parameters}
         specs[0].parameters.update(together)
     for name, value in specs[0].parameters.items():

@@ -34,5 +34,5 @@ def interleaved(parts: Sequence[Any]) -> Any:
 def _are_rows(values: tuple[Any, ...]) -> bool:
     """Whether a tuple has an entry per row, as those of Text and OneOf have, and not the parts of a Tuple."""
     first = values[0] if values else ""
-    choice = type(first) is tuple and len(first) == 2 and np.isscalar(first[0])
+    choice = type(first) is tuple and len(first) == 2 and isinstance(first[0], (int, np.integer))
     return choice or np.isscalar(first)

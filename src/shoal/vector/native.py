@@ -223,25 +223,34 @@ class Native(VectorEnv):
         seeds: Sequence[int | None],
         options: dict[str, Any] | None,
     ) -> Infos | None:
-        self._choose(slice(None), chosen, seeds, options)
+        self._choose(slice(None), chosen, seeds)
         self._run(RESET)
         self._check_time()
         return []
+
+    def _launch_reset(
+        self, chosen: NDArray[np.bool_], seeds: Sequence[int | None], options: dict[str, Any] | None
+    ) -> None:
+        self._check_reset(seeds, options)
+        super()._launch_reset(chosen, seeds, options)
+
+    def _check_reset(self, seeds: Sequence[int | None], options: dict[str, Any] | None) -> None:
+        """Before anything moves."""
+        keys_of(seeds)
+        if options:
+            raise ArgumentError(
+                f"options: compiled envs have none beside reset_mask, got {sorted(options)}. What differs "
+                "between envs is a parameter, which set_attr() changes"
+            )
 
     def _choose(
         self,
         envs: slice | NDArray[np.int64],
         chosen: NDArray[np.bool_],
         seeds: Sequence[int | None],
-        options: dict[str, Any] | None,
     ) -> None:
         """Tell these envs, each in its place, whether they are to be reset and with which seed."""
         self._check_owner()
-        if options:
-            raise ArgumentError(
-                f"options: compiled envs have none beside reset_mask, got {sorted(options)}. What differs "
-                "between envs is a parameter, which set_attr() changes"
-            )
         arrays = self._columns.arrays
         keys, given = keys_of(seeds)
         for name, values in (("chosen", chosen), ("keys", keys), ("seeded", given)):
@@ -358,7 +367,10 @@ class Native(VectorEnv):
 
     # -- snapshots -------------------------------------------------------------------------------------
 
-    _OWN = ("states", "rngs", "elapsed")
+    @property
+    def _own_columns(self) -> tuple[str, ...]:
+        finals = ("finals",) if self._step_verb == STEP_SAME else ()
+        return ("states", "rngs", "elapsed", *finals)
 
     def snapshot(self, env_ids: Sequence[int] | None = None) -> dict[str, Any]:
         """All envs, or some, exactly as they are now, in a form that can be pickled.
@@ -371,8 +383,9 @@ class Native(VectorEnv):
         self._check_idle("snapshot")
         self._check_owner()
         envs, rows = self._places(env_ids)
-        own = {name: self._columns.arrays[name][envs].copy() for name in self._OWN}
+        own = {name: self._columns.arrays[name][envs].copy() for name in self._own_columns}
         arena = {name: column[rows].copy() for name, column in self._row_columns().items()}
+        own["never_reset"] = self._never_reset[envs].copy()
         kind = {**self._kind(), "number of rows": len(rows)}
         return {
             "kind": kind,
@@ -407,12 +420,13 @@ class Native(VectorEnv):
             theirs = snapshot["kind"].get(name)
             if theirs != ours:
                 raise SnapshotError(f"the snapshot is of envs with another {name}: {theirs}, not {ours}")
-        for name in self._OWN:
+        for name in self._own_columns:
             self._columns.arrays[name][envs] = snapshot["some"][name]
         self._columns.parameters[envs] = snapshot["some"]["parameters"]
         for name, column in self._row_columns().items():
             column[rows] = snapshot["rows"][name]
-        self._never_reset[envs] = False
+        self._never_reset[envs] = snapshot["some"]["never_reset"]
+        self._quick = False
 
     def _places(self, env_ids: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         envs = np.asarray(env_ids)
@@ -435,14 +449,15 @@ class Native(VectorEnv):
 
     def _freeze(self) -> Any:
         self._check_owner()
-        arrays = {name: self._columns.arrays[name].copy() for name in self._OWN}
+        arrays = {name: self._columns.arrays[name].copy() for name in self._own_columns}
         return {**arrays, "parameters": self._columns.parameters.copy(), "seeds": list(self._seeds_given)}
 
     def _thaw(self, state: Any) -> None:
         self._check_owner()
-        for name in self._OWN:
+        for name in self._own_columns:
             self._columns.arrays[name][...] = state[name]
         self._columns.parameters[...] = state["parameters"]
+        self._quick = False  # until it is known that all have been reset
         self._seeds_given = list(state["seeds"])
 
     def _kind(self) -> dict[str, Any]:

@@ -257,6 +257,52 @@ def test_a_restored_env_draws_the_same_numbers():
     assert difference(*futures) is None
 
 
+def test_a_snapshot_keeps_last_observations():
+    with shoal.make(
+        SentinelNative, 4, batch_size=2, autoreset_mode="SameStep", env_kwargs={"max_length": 1}
+    ) as vec:
+        vec.async_reset(seed=0)
+        for _ in range(2):
+            vec.recv()
+            vec.send(np.full(2, 7))
+        saved = vec.snapshot()
+        first = vec.recv().infos["final_obs"]
+        vec.restore(saved)
+        vec._columns.arrays["finals"][:] = 0
+        vec.restore(saved)
+        second = vec.recv().infos["final_obs"]
+        assert [obs.tolist() for obs in first] == [obs.tolist() for obs in second]
+        assert first[0][3] == 7
+
+
+def test_envs_in_hand_can_be_restored():
+    creators = [partial(SentinelNative, env_id=env, max_length=1 if env % 2 else 100) for env in range(4)]
+    with shoal.make(creators, batch_size=2, order="ready", autoreset_mode="Disabled", num_workers=2) as vec:
+        vec.async_reset(seed=0)
+        saved = vec.snapshot([0, 1, 2, 3])
+        for _ in range(6):
+            batch = vec.recv()
+            if not batch.mask.all():
+                break
+            vec.send(np.ones(2, np.int64))
+        vec.restore(saved, [0, 1, 2, 3])
+        assert vec.mask.all()
+        with pytest.raises(ActionError, match=r"[Nn]o env has moved"):
+            vec.send(np.full(2, 10**6))
+        vec.send(np.full(2, 3))
+
+
+def test_what_was_never_reset_stays_so_in_a_snapshot():
+    with shoal.make("shoal/CartPole-v1", 4, copy=False) as vec:
+        fresh = vec.snapshot()
+        vec.reset(seed=0)
+        for _ in range(4):
+            vec.step(np.zeros(4, np.int64))
+        vec.restore(fresh)
+        with pytest.raises(ResetNeeded, match="no state before their first reset"):
+            vec.step(np.zeros(4, np.int64))
+
+
 # -- what is refused -----------------------------------------------------------------------------------------
 
 
@@ -471,6 +517,51 @@ def test_other_threads_may_run_meanwhile_and_may_not_step():
         assert all("the envs are moving" in str(error) for error in problems)
         assert refused + len(problems) > 0
         assert vec.step(actions)[0].shape == (200_000, 4)
+
+
+def test_a_signal_handler_may_close(tmp_path):
+    script = """
+    import signal, shoal, numpy as np
+    from gymnasium.spaces import Box, Discrete
+
+    class Slow(shoal.NativeEnv):
+        observation_space = Box(0, 1, (1,), np.float64)
+        action_space = Discrete(2)
+        parameters = {"turns": 0}
+
+        @staticmethod
+        def reset(obs):
+            obs[0] = 0.0
+
+        @staticmethod
+        def step(action, obs, config):
+            total = 0.0
+            for turn in range(config.turns * action):
+                total += turn * 0.5
+            obs[0] = total * 0.0
+            return 0.0, False
+
+    vec = shoal.make(Slow, 4, batch_size=2, num_workers=2, env_kwargs={"turns": 500_000_000})
+    vec.async_reset(seed=0)
+    vec.recv()
+    vec.send(np.zeros(2, np.int64))
+    vec.recv()
+    vec.send(np.ones(2, np.int64))
+    vec.recv()
+    signal.signal(signal.SIGALRM, lambda *_: vec.close())
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        vec.recv()
+    except (RuntimeError, shoal.errors.ShoalError) as error:
+        print("told", flush=True)
+    """
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(script))
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "told" in done.stdout
 
 
 def test_a_forked_child_is_told(tmp_path):
