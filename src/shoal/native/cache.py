@@ -7,6 +7,7 @@ import os
 import pickle
 import platform
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -56,10 +57,11 @@ class Store:
 
     Args:
         key: Of the kernel.
+        check: Raises if what was compiled is not to be kept.
     """
 
-    def __init__(self, key: str) -> None:
-        self._path = folder() / f"{key}.kernel"
+    def __init__(self, key: str, check: Callable[[], None]) -> None:
+        self._path, self._check = folder() / f"{key}.kernel", check
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         """The kernel, if it is there and whole."""
@@ -72,6 +74,7 @@ class Store:
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Keep it, if the disk can be written and the code does not point into this process."""
+        self._check()
         if compiled.library.has_dynamic_globals:
             return
         with suppress(OSError, pickle.PicklingError, TypeError):

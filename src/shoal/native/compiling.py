@@ -76,13 +76,12 @@ def compile_kernel(spec: Spec) -> Kernel:
         _kernel_of(spec, step), (SIGNATURE.args, SIGNATURE.return_type), locals={}, options=OPTIONS
     )
     if key is not None:
-        compiled._cache = cache.Store(key)
+        compiled._cache = cache.Store(key, lambda: _check_result(spec, step))
     with translated(spec):
         compiled.compile()
     kernel = Kernel(compiled.address, compiled, was_cached=compiled.cache_hits > 0)
     if not kernel.was_cached:
-        if not spec.is_team:
-            _check_result(spec, step)
+        _check_result(spec, step)
         took = time.perf_counter() - begun
         if took > SLOW:
             kept = "" if key is None else "; the next time it is found on disk"
@@ -93,6 +92,8 @@ def compile_kernel(spec: Spec) -> Kernel:
 
 
 def _check_result(spec: Spec, step: Any) -> None:
+    if spec.is_team:
+        return
     (result,) = {signature.return_type for signature in step.nopython_signatures}
     if not isinstance(result, types.BaseTuple):  # Optional, that is
         raise NativeError(

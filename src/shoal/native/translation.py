@@ -46,6 +46,8 @@ def translated(spec: Spec) -> Iterator[None]:
     """
     try:
         yield
+    except NativeError:
+        raise
     except Exception as error:  # Numba's own, and what it forgets to catch
         raise NativeError(_explained(spec, error)) from None  # whose pages would hide this
 
