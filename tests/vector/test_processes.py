@@ -21,6 +21,7 @@ from shoal import _core
 from shoal.errors import ArgumentTypeError, WorkerDied, WorkerError
 from shoal.testing import SentinelEnv
 from shoal.testing.check_vector_env import (
+    cast_for,
     check_attributes,
     check_errors,
     check_snapshots,
@@ -48,7 +49,7 @@ def alive(pid):
 def test_the_contract_holds_whatever_the_start_method(method):
     backend = partial(shoal.Multiprocessing, num_workers=2, start_method=method)
     for check in (check_trajectories, check_attributes, check_errors, check_snapshots):
-        check(backend, 4, 20)
+        check(cast_for(backend), 4, 20)
 
 
 def test_creators_that_only_this_process_knows(method):

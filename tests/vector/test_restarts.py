@@ -14,7 +14,7 @@ import shoal
 from shoal import AutoresetMode, _core
 from shoal.errors import RestartWarning, SpaceMismatch, WorkerDied
 from shoal.testing import CrashEnv, HangEnv, SentinelEnv
-from shoal.testing.check_vector_env import check_trajectories
+from shoal.testing.check_vector_env import cast_for, check_trajectories
 from shoal.testing.contract import difference
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
@@ -262,7 +262,7 @@ def test_an_agent_that_waits_is_cut_off_too():
 
 
 def test_without_failures_all_is_as_ever():
-    check_trajectories(partial(shoal.Multiprocessing, num_workers=2, on_error="restart"), 5, 40)
+    check_trajectories(cast_for(partial(shoal.Multiprocessing, num_workers=2, on_error="restart")), 5, 40)
 
 
 @pytest.mark.filterwarnings("ignore::shoal.errors.RestartWarning")
