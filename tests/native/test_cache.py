@@ -80,6 +80,7 @@ def change(path, old, new):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # each of its processes compiles
 def test_an_edited_env_is_compiled_anew(project):
     assert project() == (2.5, False)
     assert project() == (2.5, True)
@@ -100,6 +101,7 @@ def test_an_edited_env_is_compiled_anew(project):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # each of its processes compiles
 def test_a_torn_file_is_made_anew_and_a_cache_that_cannot_be_written_is_done_without(project):
     assert project() == (2.5, False)
     (kernel,) = (project.folder / "cache").glob("*.kernel")
