@@ -10,6 +10,7 @@
 #include <new>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <unistd.h>
@@ -67,6 +68,11 @@ static std::int64_t add_slowly(const void* columns, std::int64_t verb, std::int6
     return add(columns, verb, first, last);
 }
 
+static std::int64_t add_in_a_while(const void* columns, std::int64_t verb, std::int64_t first, std::int64_t last) {
+    for (int turn = 0; turn < 100; ++turn) pause_core();
+    return add(columns, verb, first, last);
+}
+
 static void every_env_once(std::size_t threads, Patience patience, Kernel kernel) {
     std::mt19937 random(static_cast<unsigned>(threads));
     for (const std::int64_t count : {1, 2, 63, 64, 65, 1000}) {
@@ -81,6 +87,24 @@ static void every_env_once(std::size_t threads, Patience patience, Kernel kernel
         }
     }
 }
+
+// Threads that keep the cores busy, so that others wake late: in the run after the one they were called for.
+class Crowd {
+   public:
+    Crowd() {
+        for (int i = 0; i < 6; ++i) threads_.emplace_back([this] {
+                while (!ends_.load(std::memory_order_relaxed)) sched_yield();
+            });
+    }
+    ~Crowd() {
+        ends_.store(true);
+        for (std::thread& thread : threads_) thread.join();
+    }
+
+   private:
+    std::atomic<bool> ends_{false};
+    std::vector<std::thread> threads_;
+};
 
 static void a_run_allocates_nothing() {
     Envs envs(5000);
@@ -151,6 +175,14 @@ int main() {
         }
     test("every env once, though some are slow", [&] { every_env_once(4, usual, add_slowly); });
     test("blocks go their own way, though some are slow", [&] { blocks_go_their_own_way(3, usual, add_slowly); });
+    test("every env once, though threads wake late", [&] {
+        const Crowd crowd;
+        for (const Patience patience : {parks_at_once, only_yields, usual}) {
+            Envs envs(6);
+            Pool pool(4, patience);
+            for (int run = 0; run < 30000; ++run) EXPECT(pool.run(Work{add_in_a_while, &envs, 1}, 6, 6) == 6);
+        }
+    });
     test("a run allocates nothing", a_run_allocates_nothing);
     test("pools end while idle", pools_end_while_idle);
     test("queues end with work under way", queues_end_with_work_under_way);

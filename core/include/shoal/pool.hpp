@@ -122,12 +122,13 @@ class Pool {
         work_ = work;
         envs_ = envs;
         helped_.store(0, std::memory_order_relaxed);
+        // Before the run can be seen: a helper that wakes late from the last one is in this one at once.
+        const Number before = done_.number.load(std::memory_order_relaxed);
         const std::uint32_t number = number_.load(std::memory_order_relaxed) + 1;
         for (std::int64_t i = 0; i < threads; ++i)
             shares_[static_cast<std::size_t>(i)].store(
                 Share{number, chunks * i / threads, chunks * (i + 1) / threads});
         number_.store(number, std::memory_order_release);
-        const Number before = done_.number.load(std::memory_order_relaxed);
         for (std::size_t i = 0; i < helpers_.count() && static_cast<std::int64_t>(i) < chunks - 1; ++i) helpers_.call(i);
         const auto [mine, result] = do_part(0, number, false);
         const auto theirs = static_cast<Number>(chunks - mine);
