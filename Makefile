@@ -91,7 +91,7 @@ $(VENV)/.ready-cli: $(VENV)/.created $(SETUP_FILES)
 $(VENV)/.ready-dev: $(VENV)/.created $(SETUP_FILES)
 	@echo "Setting up $(VENV) for development (first time: about 2 minutes)"
 	$(call install,$(BUILD_TOOLS))
-	$(call install,-e ".[dev$(,)cli$(,)atari$(,)box2d$(,)minigrid$(,)mujoco$(,)native$(,)pettingzoo$(,)sb3]")
+	$(call install,-e ".[dev$(,)cli$(,)atari$(,)box2d$(,)learn$(,)minigrid$(,)mujoco$(,)native$(,)pettingzoo$(,)sb3]")
 	$(call install,--no-deps nle minihack)
 	@touch $(VENV)/.ready-cli $@
 
