@@ -231,6 +231,7 @@ def test_a_snapshot_of_some_envs_can_go_anywhere():
                 future.append((obs[places], rewards[places], terminations[places]))
             futures.append(future)
         assert difference(*futures) is None
+        assert vec.get_attr("np_random_seed") == (7, 1, 2, 3, 4, 5, 6, 7, 8, 2)
         assert before.shape == (10, 4)
         with pytest.raises(SnapshotError, match="say which are to be as they were"):
             vec.restore(saved)
@@ -567,14 +568,18 @@ def test_a_signal_handler_may_close(tmp_path):
 def test_a_forked_child_is_told(tmp_path):
     script = """
     import os, shoal, numpy as np
-    vec = shoal.make("shoal/CartPole-v1", 100)
+    vec = shoal.make("shoal/CartPole-v1", 100, copy=False)
     vec.reset(seed=0)
+    for _ in range(3):
+        vec.step(np.zeros(100, np.int64))
+    assert vec._quick
     child = os.fork()
     if child == 0:
-        try:
-            vec.reset(seed=0)
-        except shoal.errors.WorkerError as error:
-            print(error, flush=True)
+        for verb in (lambda: vec.step(np.zeros(100, np.int64)), vec.reset):
+            try:
+                verb()
+            except shoal.errors.WorkerError as error:
+                print(error, flush=True)
         vec.close()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
@@ -591,7 +596,7 @@ def test_a_forked_child_is_told(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "its threads are there: make a new one here" in done.stdout
+    assert done.stdout.count("its threads are there: make a new one here") == 2
 
 
 # -- single envs, Gymnasium, rendering -----------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Self, cast
@@ -22,22 +23,21 @@ from shoal.errors import (
     CoreNeeded,
     NativeError,
     ResetNeeded,
-    SnapshotError,
     WorkerError,
 )
 from shoal.native.bodies import RESET, STEP_DISABLED, STEP_NEXT, STEP_SAME
 from shoal.native.columns import ORDER, Columns
 from shoal.native.debugging import DebugKernel
 from shoal.native.env import compiled
-from shoal.native.fingerprint import text_of
 from shoal.native.records import Records
 from shoal.native.rng import keys_of
 from shoal.native.spec import arguments_of
 from shoal.vector._batching import Batching, is_async
 from shoal.vector._cores import patience_with, usable_cores
 from shoal.vector._native_creators import spec_of
+from shoal.vector._native_snapshots import NativeSnapshots
 from shoal.vector.arguments import Options, autoreset
-from shoal.vector.base import CLOSED, FAILED, MOVING, READY, VectorEnv
+from shoal.vector.base import CLOSED, FAILED, MOVING, READY
 from shoal.vector.spaces import UnitFacts, combine
 from shoal.vector.statistics import report
 
@@ -47,8 +47,19 @@ VERBS = {
     AutoresetMode.DISABLED: STEP_DISABLED,
 }
 
+# Their threads do not follow into a process that is forked.
+_made: weakref.WeakSet[Native] = weakref.WeakSet()
 
-class Native(VectorEnv):
+
+def _leave_the_short_way() -> None:
+    for vec in _made:
+        vec._quick = False  # the long one says what is wrong
+
+
+os.register_at_fork(after_in_child=_leave_the_short_way)
+
+
+class Native(NativeSnapshots):
     """Many compiled envs, behind the same contract as `shoal.Serial`.
 
     With ``copy=False`` nothing is copied and nothing allocated: rewards and flags are views too, valid until
@@ -153,6 +164,7 @@ class Native(VectorEnv):
         self._quick = False
         super().__init__(described, arena, options)
         self._start()
+        _made.add(self)
 
     def _shape(self, count: int, batch_size: Any, surplus_envs: Any, mode: Any, order: Any) -> int:
         """How many envs are simulated."""
@@ -364,110 +376,6 @@ class Native(VectorEnv):
             }
             frames.append(draw(**{name: known[name] for name in arguments_of(draw)}))
         return frames
-
-    # -- snapshots -------------------------------------------------------------------------------------
-
-    @property
-    def _own_columns(self) -> tuple[str, ...]:
-        finals = ("finals",) if self._step_verb == STEP_SAME else ()
-        return ("states", "rngs", "elapsed", *finals)
-
-    def snapshot(self, env_ids: Sequence[int] | None = None) -> dict[str, Any]:
-        """All envs, or some, exactly as they are now, in a form that can be pickled.
-
-        Args:
-            env_ids: Which; by default all.
-        """
-        if env_ids is None:
-            return super().snapshot()
-        self._check_idle("snapshot")
-        self._check_owner()
-        envs, rows = self._places(env_ids)
-        own = {name: self._columns.arrays[name][envs].copy() for name in self._own_columns}
-        arena = {name: column[rows].copy() for name, column in self._row_columns().items()}
-        own["never_reset"] = self._never_reset[envs].copy()
-        kind = {**self._kind(), "number of rows": len(rows)}
-        return {
-            "kind": kind,
-            "some": {**own, "parameters": self._columns.parameters[envs].copy()},
-            "rows": arena,
-        }
-
-    def restore(self, snapshot: Any, env_ids: Sequence[int] | None = None) -> None:
-        """Go back to a snapshot.
-
-        Args:
-            snapshot: Of this vec, or of one made the same way.
-            env_ids: The envs that are to be as those of the snapshot, in its order. Needed if it is of some
-                only; they need not be the same ones.
-
-        Raises:
-            SnapshotError: If it is of another shape.
-        """
-        if not isinstance(snapshot, dict) or "some" not in snapshot:
-            if env_ids is not None:
-                raise SnapshotError("env_ids: expected None, because the snapshot is of all envs")
-            super().restore(snapshot)
-            return
-        self._check_idle("restore")
-        self._check_owner()
-        if env_ids is None:
-            raise SnapshotError(
-                "env_ids: the snapshot is of some envs only: say which are to be as they were"
-            )
-        envs, rows = self._places(env_ids)
-        for name, ours in {**self._kind(), "number of rows": len(rows)}.items():
-            theirs = snapshot["kind"].get(name)
-            if theirs != ours:
-                raise SnapshotError(f"the snapshot is of envs with another {name}: {theirs}, not {ours}")
-        for name in self._own_columns:
-            self._columns.arrays[name][envs] = snapshot["some"][name]
-        self._columns.parameters[envs] = snapshot["some"]["parameters"]
-        for name, column in self._row_columns().items():
-            column[rows] = snapshot["rows"][name]
-        self._never_reset[envs] = snapshot["some"]["never_reset"]
-        self._quick = False
-
-    def _places(self, env_ids: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        envs = np.asarray(env_ids)
-        if (
-            envs.ndim != 1
-            or envs.dtype.kind not in "iu"
-            or not ((envs >= 0) & (envs < self._total_envs)).all()
-        ):
-            raise ArgumentError(
-                f"env_ids: expected a list of envs from 0 to {self._total_envs - 1}, got {env_ids!r}"
-            )
-        if len(np.unique(envs)) < len(envs):
-            raise ArgumentError(f"env_ids: expected each env once, got {env_ids!r}")
-        rows = (envs[:, None] * self.agents_per_env + np.arange(self.agents_per_env)).reshape(-1)
-        return envs.astype(np.int64), rows
-
-    def _row_columns(self) -> dict[str, NDArray[Any]]:
-        names = ("observations", "rewards", "terminations", "truncations", "mask", "resets", "starts")
-        return {name: getattr(self._arena, name) for name in (*names, "episode_returns", "episode_lengths")}
-
-    def _freeze(self) -> Any:
-        self._check_owner()
-        arrays = {name: self._columns.arrays[name].copy() for name in self._own_columns}
-        return {**arrays, "parameters": self._columns.parameters.copy(), "seeds": list(self._seeds_given)}
-
-    def _thaw(self, state: Any) -> None:
-        self._check_owner()
-        for name in self._own_columns:
-            self._columns.arrays[name][...] = state[name]
-        self._columns.parameters[...] = state["parameters"]
-        self._quick = False  # until it is known that all have been reset
-        self._seeds_given = list(state["seeds"])
-
-    def _kind(self) -> dict[str, Any]:
-        spec = self._native_spec
-        return {
-            **super()._kind(),
-            "env": spec.cls.__qualname__,
-            "state": spec.state,
-            "constants": text_of(spec.constants),
-        }
 
     # -- the end ---------------------------------------------------------------------------------------
 
