@@ -1,5 +1,6 @@
 // The Python face of the core; its classes are documented on their twins in shoal/_core/_reference.py.
 #include "shoal/actions.hpp"
+#include "shoal/advantage.hpp"
 #include "shoal/native_loop.hpp"
 #include "shoal/pack.hpp"
 #include "shoal/python.hpp"
@@ -8,10 +9,30 @@
 #include "shoal/transitions.hpp"
 #include "shoal/version.hpp"
 
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/vector.h>
 
 namespace nb = nanobind;
 using namespace nb::literals;
+
+// Never cast: what is written must arrive.
+template <typename Number>
+using Table = nb::ndarray<Number, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+template <typename Number>
+using Line = nb::ndarray<Number, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+static void gae(const Table<const float>& rewards, const Table<const float>& values, const Line<const float>& last_values,
+                const Table<const bool>& terminations, const Table<const bool>& truncations, const Table<const bool>& acts,
+                const Table<const bool>& carries, float gamma, float lambda, const Table<float>& advantages) {
+    const std::size_t steps = rewards.shape(0), columns = rewards.shape(1);
+    const auto fits = [&](const auto& table) { return table.shape(0) == steps && table.shape(1) == columns; };
+    if (!fits(values) || !fits(terminations) || !fits(truncations) || !fits(acts) || !fits(carries) ||
+        !fits(advantages) || last_values.shape(0) != columns)
+        throw nb::value_error("gae: expected arrays of one shape, [steps, columns], and last_values[columns]");
+    const nb::gil_scoped_release released;
+    shoal::Advantage{steps, columns, rewards.data(), values.data(), last_values.data(), terminations.data(),
+                     truncations.data(), acts.data(), carries.data(), gamma, lambda}(advantages.data());
+}
 
 NB_MODULE(_native, module) {
     if (PyArray_ImportNumPyAPI() < 0) nb::raise_python_error();
@@ -72,6 +93,10 @@ NB_MODULE(_native, module) {
         .def("kept", &Queue::kept)
         .def("result", &Queue::result)
         .def("close", &Queue::close);
+
+    module.def("gae", &gae, "rewards"_a.noconvert(), "values"_a.noconvert(), "last_values"_a.noconvert(),
+               "terminations"_a.noconvert(), "truncations"_a.noconvert(), "acts"_a.noconvert(), "carries"_a.noconvert(),
+               "gamma"_a, "lam"_a, "advantages"_a.noconvert());
 
     module.def("office_nbytes", &shoal::Office::nbytes);
     module.def("progress_offset", [](std::size_t worker, std::size_t blocks) {

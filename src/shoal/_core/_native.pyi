@@ -43,6 +43,19 @@ class Transitions:
     def take(self) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], int]: ...
     def figures(self) -> tuple[int, int, int, float, float]: ...
 
+def gae(
+    rewards: NDArray[np.float32],
+    values: NDArray[np.float32],
+    last_values: NDArray[np.float32],
+    terminations: NDArray[np.bool_],
+    truncations: NDArray[np.bool_],
+    acts: NDArray[np.bool_],
+    carries: NDArray[np.bool_],
+    gamma: float,
+    lam: float,
+    advantages: NDArray[np.float32],
+) -> None: ...
+
 class NativeLoop:
     """Steps all envs of a compiled kind on a pool of threads; see `shoal.vector.native`."""
 

@@ -326,3 +326,49 @@ class Transitions:
     def figures(self) -> tuple[int, int, int, float, float]:
         """Vector steps, transitions, episodes; seconds from sending a step to its rows, and between steps."""
         return self._steps, self._transitions, self._episodes, self._inside, self._outside
+
+
+# ------------------------------------------------------------------------------------------------ advantage
+
+
+def gae(
+    rewards: NDArray[np.float32],
+    values: NDArray[np.float32],
+    last_values: NDArray[np.float32],
+    terminations: NDArray[np.bool_],
+    truncations: NDArray[np.bool_],
+    acts: NDArray[np.bool_],
+    carries: NDArray[np.bool_],
+    gamma: float,
+    lam: float,
+    advantages: NDArray[np.float32],
+) -> None:
+    """Generalised advantage estimation, into `advantages`; all arrays are [steps, columns], one column a row.
+
+    Args:
+        rewards: Of each entry.
+        values: Of its observation.
+        last_values: [columns]: of the observations after the last entries.
+        terminations: Its episode ended by itself: there is no future.
+        truncations: It was cut off: its future is the value of the next observation.
+        acts: It chose an action. Others have no advantage.
+        carries: It was followed by a transition. One that does not act yet carries waits, and its rewards
+            belong to its last action; one that does neither was being reset.
+        gamma: Discount.
+        lam: Of the mean over horizons.
+        advantages: Of the entries that act; 0 elsewhere.
+    """
+    gamma, lam = np.float32(gamma), np.float32(lam)
+    zero = np.zeros(rewards.shape[1], np.float32)
+    value, advantage, reward = last_values.copy(), zero.copy(), zero.copy()  # later on
+    for step in reversed(range(len(rewards))):
+        after = values[step + 1] if step + 1 < len(values) else last_values
+        idle = ~acts[step] & ~carries[step]
+        ends = terminations[step] | truncations[step]
+        value = np.where(ends, np.where(terminations[step], zero, after), value)
+        advantage, reward = np.where(ends, zero, advantage), np.where(ends, zero, reward)
+        delta = rewards[step] + reward + gamma * value - values[step]
+        advantages[step] = np.where(acts[step], delta + gamma * lam * advantage, zero)
+        reward = np.where(acts[step] | idle, zero, reward + rewards[step])
+        value = np.where(acts[step] | idle, values[step], value)
+        advantage = np.where(acts[step], advantages[step], np.where(idle, zero, advantage))
