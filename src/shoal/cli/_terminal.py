@@ -77,7 +77,7 @@ class Interrupts:
     """A Ctrl-C that cannot get lost: what its handler raises while a process is forked, Python drops."""
 
     def __init__(self) -> None:
-        self._came = False
+        self.came = False
         self._before: Any = None
 
     def __enter__(self) -> Self:
@@ -92,12 +92,12 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._before)
 
     def _ring(self, *_: Any) -> None:
-        self._came = True
+        self.came = True
         raise KeyboardInterrupt
 
     def check(self) -> None:
         """Raise it, if it has come."""
-        if self._came:
+        if self.came:
             raise KeyboardInterrupt
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 SLICE_SECONDS = 0.08
 CHUNK_SECONDS = 0.002  # the clock is read that often: rarely against a step, often against a slice
+LAST_PATIENCE_SECONDS = 3.0  # after Ctrl-C, which workers of others may have heard too, and be gone
 PATIENCE_SECONDS = 60.0  # with what hangs, beside ten times what the env has been seen to take
 
 
@@ -263,9 +264,9 @@ def time_limit(seconds: float | None) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, max(1e-3, left - (perf_counter() - begun)), interval)
 
 
-def end(close: Callable[[], None]) -> None:
+def end(close: Callable[[], None], patience: float = PATIENCE_SECONDS) -> None:
     """Close something, whatever it says to that."""
-    with suppress(Exception), time_limit(PATIENCE_SECONDS), warnings.catch_warnings():
+    with suppress(Exception), time_limit(patience), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         close()
 

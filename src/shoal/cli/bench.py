@@ -20,7 +20,18 @@ from shoal import _core
 from shoal.cli import _turns
 from shoal.cli._contestants import BARE, DIRECT, PROCESSES, SYNC, Task, set_task
 from shoal.cli._terminal import Display, Interrupts, quiet
-from shoal.cli._turns import SLICE_SECONDS, Loop, Outcome, Timed, end, take_turns, time_limit, why
+from shoal.cli._turns import (
+    LAST_PATIENCE_SECONDS,
+    PATIENCE_SECONDS,
+    SLICE_SECONDS,
+    Loop,
+    Outcome,
+    Timed,
+    end,
+    take_turns,
+    time_limit,
+    why,
+)
 from shoal.errors import ArgumentError
 from shoal.vector._cores import usable_cores
 from shoal.vector.block import agents_of
@@ -119,8 +130,9 @@ class Bench:
                 take_turns(contestants, outcome, self.seconds, patience, show)
         finally:
             display.say("closing")
+            patience = LAST_PATIENCE_SECONDS if interrupts.came else PATIENCE_SECONDS
             for close in [*(loop.close for loop in loops), task.first.close]:
-                end(close)
+                end(close, patience)
         notes = dict.fromkeys(_plain(str(warning.message)) for warning in warned)
         return task, outcome, [note for note in notes if not note.startswith(LOGGED)]
 
