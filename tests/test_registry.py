@@ -179,6 +179,16 @@ def file(tmp_path, monkeypatch):
     return path
 
 
+def test_other_peoples_modules_are_not_imported_to_find_a_name(monkeypatch):
+    before = dict(gymnasium.registry)
+    gymnasium.register("Told-v0", entry_point="gymnasium.no_such_module:Env")
+    assert registry.find("Told-v0").native is None
+    gymnasium.register("Broken-v0", entry_point="tests.no_such_module:Env")
+    assert registry.find("Broken-v0").native is None  # gymnasium.make says what is wrong
+    gymnasium.registry.clear()
+    gymnasium.registry.update(before)
+
+
 @pytest.mark.parametrize("backend", ["serial", "auto"])
 def test_an_env_in_a_file(file, backend):
     with shoal.make(f"{file}:Maze", num_envs=2, env_kwargs={"size": 5}, backend=backend) as vec:

@@ -19,18 +19,19 @@ import importlib
 import importlib.util
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
 from shoal.emulation import is_env
-from shoal.errors import ArgumentError, ArgumentTypeError, MissingExtra, UnknownEnv
+from shoal.errors import ArgumentError, ArgumentTypeError, MissingExtra, NativeError, UnknownEnv
 from shoal.native import is_native
 
 
@@ -175,6 +176,9 @@ ANY = "shoal/make"  # by which gymnasium.make_vec makes whatever `env=` says
 # Where Gymnasium's own envs need a package of a family.
 ENTRY_POINTS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 
+# Whose envs are not ours to compile.
+PACKAGES = {"gymnasium", *(module for family in FAMILIES.values() for module in family.package)}
+
 _registered: dict[str, Callable[..., Any]] = {}
 
 
@@ -183,17 +187,28 @@ class Source:
     """What a name, or a creator, stands for.
 
     Attributes:
-        create: Makes an env, from keyword arguments; or a vector env, from `num_envs`, `autoreset_mode` and
-            them.
+        create: Makes an env, from keyword arguments, in any process; or a vector env, from `num_envs`,
+            `autoreset_mode` and them.
         name: If it has one.
         steps_many: Whether it makes vector envs.
         gymnasium_id: If it is one.
+        native: The class, if the envs are compiled.
+        defaults: Arguments for that class, unless others are given.
+        max_episode_steps: After which its registration truncates, if the class itself does not before.
     """
 
     create: Callable[..., Any]
     name: str = ""
     steps_many: bool = False
     gymnasium_id: str | None = None
+    native: Any = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    max_episode_steps: int | None = None
+
+
+def source_of(creator: Callable[..., Any], name: str = "") -> Source:
+    """A class or function that makes envs."""
+    return Source(creator, name, native=creator if is_native(creator) else None)
 
 
 def register(name: str, creator: Callable[..., Any]) -> None:
@@ -236,7 +251,7 @@ def find(name: str) -> Source:
     """
     if name in OWN:
         made = _own(OWN[name])
-        return Source(made if is_native(made) else partial(_create_own, OWN[name]), name)
+        return source_of(made if is_native(made) else partial(_create_own, OWN[name]), name)
     family = _family_of(name)
     known = name in gymnasium.registry or name in _registered
     if family is not None and not known and family.prefixes and name.startswith(family.prefixes):
@@ -248,10 +263,10 @@ def find(name: str) -> Source:
         if own in module.names():
             return Source(partial(_create_in_family, family.module, own), name, family.steps_many)
     elif name in _registered:
-        return Source(_registered[name], name)
+        return source_of(_registered[name], name)
     elif ".py:" in name:
         path, _, attribute = name.rpartition(":")
-        return Source(_in_file(Path(path), attribute), name)
+        return _source_in_file(Path(path), attribute, name)
     raise UnknownEnv(_unknown(name))
 
 
@@ -280,7 +295,29 @@ def _gymnasium_source(name: str) -> Source:
     for start, family in ENTRY_POINTS.items():
         if entry.startswith(start) and not FAMILIES[family].is_installed:
             raise MissingExtra(f"{name} needs packages that are not installed: {FAMILIES[family].pip}")
-    return Source(partial(gymnasium.make, name), name, gymnasium_id=own)
+    create = partial(gymnasium.make, name)
+    native = _native_entry(spec)
+    if native is None:
+        return Source(create, name, gymnasium_id=own)
+    return Source(create, name, False, own, native, dict(spec.kwargs), spec.max_episode_steps)
+
+
+def _native_entry(spec: EnvSpec) -> Any:
+    """The class that an id was registered with, if it is one of compiled envs, and nothing is around it."""
+    entry: Any = spec.entry_point
+    if spec.additional_wrappers or {"render_mode", "debug"} & spec.kwargs.keys():
+        return None  # only Gymnasium knows what to do with these
+    if isinstance(entry, str):
+        module, _, attribute = entry.partition(":")
+        if module.partition(".")[0] in PACKAGES:
+            return None  # which need not be imported here to know that
+        try:
+            entry = getattr(importlib.import_module(module), attribute)
+        except NativeError:
+            raise
+        except Exception:
+            return None  # whoever makes the env will say what is wrong
+    return entry if isinstance(entry, type) and is_native(entry) else None
 
 
 def tell_gymnasium() -> None:
@@ -323,7 +360,7 @@ def _create_in_family(module: str, name: str, /, **kwargs: Any) -> Any:
     return importlib.import_module(module).create(name, **kwargs)
 
 
-def _in_file(path: Path, attribute: str) -> Callable[..., Any]:
+def _source_in_file(path: Path, attribute: str, name: str) -> Source:
     path = path.expanduser().resolve()
     if not path.is_file():
         raise UnknownEnv(f"env: there is no file {path}")
@@ -332,9 +369,9 @@ def _in_file(path: Path, attribute: str) -> Callable[..., Any]:
         raise UnknownEnv(f"env: {path} has no {attribute!r}")
     if is_env(creator) or not callable(creator):
         raise ArgumentTypeError(f"env: expected a class or a function in {path}, got {creator!r}")
-    if is_native(creator):
-        return creator  # type: ignore[no-any-return]
-    return partial(_create_in_file, path, attribute)
+    # By path: no other process knows the module by the name it has here.
+    create = partial(_create_in_file, path, attribute)
+    return Source(create, name, native=creator if is_native(creator) else None)
 
 
 def _create_in_file(path: Path, attribute: str, /, **kwargs: Any) -> Any:

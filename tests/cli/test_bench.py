@@ -383,6 +383,60 @@ def test_envs_that_are_no_gymnasium_envs(file):
     assert "Counted are the steps of agents." not in vector.stdout
 
 
+COMPILED = """
+    import numpy as np
+    import shoal
+    from gymnasium.spaces import Box, Discrete
+
+    class Mine(shoal.NativeEnv):
+        observation_space = Box(0, 1, (1,), np.float32)
+        action_space = Discrete(2)
+        max_episode_steps = 9
+
+        @staticmethod
+        def reset(obs):
+            obs[0] = 0.5
+
+        @staticmethod
+        def step(action):
+            return action, False
+"""
+
+
+@pytest.mark.skipif(not NATIVE, reason="needs the compiled core")
+def test_compiled_envs_run_compiled(file):
+    done = shoal("bench", f"{file(COMPILED)}:Mine", "--num-envs", 3, "--seconds", 0.5)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = re.findall(r"^(\w[\w. ]*?)  +[\d,]+  ", done.stdout, re.MULTILINE)
+    assert rows == ["bare loop", "shoal.Native", *NAMES[1:]]
+    assert re.search(r"^3 x .*, \d+ workers?, \d+ threads?, ", done.stdout)
+
+
+@pytest.mark.skipif(not NATIVE, reason="needs the compiled core")
+def test_many_compiled_envs_are_no_objects(file, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    assert main(["bench", f"{file(COMPILED)}:Mine", "--num-envs", "4096", "--seconds", "0.3"]) == 0
+    out = capsys.readouterr().out
+    assert measured(out) == ["bare loop"]
+    assert re.search(r"^shoal\.Native +[\d,]+ ", out, re.MULTILINE)
+    assert "workers" not in out
+    for name in NAMES[1:]:
+        assert lines_of(out)[name] == "makes an object for each env: measured up to 128 compiled envs"
+
+
+@pytest.mark.skipif(not NATIVE, reason="needs the compiled core")
+def test_steps_of_compiled_envs_are_counted():
+    task = contestants.set_task("shoal/ProbeAgents-v0", 3, None, {})
+    assert list(task.contestants()) == ["shoal.Native"]
+    for name in ("shoal/ProbeAgents-v0", "shoal/ProbeBandit-v0"):
+        task = contestants.set_task(name, 3, 1, {})
+        loop = contestants.native(task)
+        before = loop._stats()["transitions"]
+        assert loop.run(task.batches) == loop._stats()["transitions"] - before > 0
+        end(loop.close)
+        end(task.first.close)
+
+
 def test_an_engine_is_compared_with_itself(monkeypatch, capsys):
     engine = ModuleType("some_engine")
 

@@ -125,7 +125,7 @@ def wrong_text_in_number(state):
     [
         (wrong_raise, 'raise ValueError("too far")', "nobody to raise to inside a kernel"),
         (wrong_assert, "assert state.place < 3", "nobody to raise to inside a kernel"),
-        (wrong_try, "try:", "nothing is raised inside a kernel"),
+        (wrong_try, "try:", "nothing is raised inside a kernel.* Test with if, before it happens"),
         (wrong_dict, 'table = {"a": 1}', "dicts are not compiled"),
         (wrong_text, 'name = f"{state.place}"', "text is not compiled"),
         (wrong_import, "import math", "import at the top of the file"),
@@ -146,6 +146,216 @@ def test_the_line_is_shown(step, line, text):
     assert line in said.splitlines()[1]
     number = int(re.match(r"Mine.step, line (\d+) of .*test_errors.py:", said)[1])
     assert line in Path(__file__).read_text().splitlines()[number - 1]
+
+
+def of_gymnasium(state, obs):
+    info = {"place": state.place}
+    if state.place < 100:
+        return obs, 1.0, False, False, info
+    return obs, 1.0, True, False, {}
+
+
+def of_old_gym(obs):
+    return obs, 1.0, False, {}
+
+
+def rebinds(state, obs):
+    obs = np.array([state.place, 0.0], np.float32)
+    return float(obs[0]), False
+
+
+def rebinds_in_passing(obs):
+    obs, reward = np.zeros(2), 1.0  # noqa: F841
+    return reward, False
+
+
+def rebinds_the_state(state):
+    state = 3
+    return state, False
+
+
+def looks(state, obs):
+    obs = np.array([state.place, 0.0], np.float32)  # noqa: F841
+
+
+def rebinds_elsewhere(state, obs):
+    looks(state, obs)
+    return 0.0, False
+
+
+@pytest.mark.parametrize(
+    ("step", "verb", "line", "text"),
+    [
+        (of_gymnasium, "step", "return obs, 1.0, False, False, info", "step must return .reward, terminated"),
+        (of_old_gym, "step", "return obs, 1.0, False, {}", "Observations are written into obs"),
+        (rebinds, "step", "obs = np.array", r"the name obs to something else.* in place: obs\[:\] = \.\.\."),
+        (rebinds_in_passing, "step", "obs, reward = np.zeros(2), 1.0", "the name obs to something else"),
+        (rebinds_the_state, "step", "state = 3", r"in place: state.field = \.\.\."),
+        (rebinds_elsewhere, "looks", "obs = np.array", "the name obs to something else"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_gymnasiums_envs_do_and_these_do_not(step, verb, line, text):
+    with pytest.raises(NativeError, match=text) as caught:
+        make(step=step)
+    where, shown, *_ = str(caught.value).splitlines()
+    assert where.startswith(f"Mine.{verb}, line ")
+    assert line in shown
+
+
+def returns_both(obs):
+    obs[:] = 0.0
+    return obs, {}
+
+
+def returns_what_is_called(obs):
+    return np.zeros(2)
+
+
+def rebinds_at_reset(obs):
+    obs = np.zeros(2)  # noqa: F841
+
+
+def returns_nothing(state, obs):
+    if state.place > 3:
+        return None
+    return looks_well(state, obs)
+
+
+def looks_well(state, obs):
+    obs[0] = state.place
+    scaled = [2 * obs for obs in range(3)]  # a name of its own
+    obs[1] = scaled[0]
+
+
+@pytest.mark.parametrize(
+    ("reset", "text"),
+    [
+        (returns_both, r"(?s)return obs, {}\nreset must return nothing. Write the observation into obs"),
+        (returns_what_is_called, "Mine.reset must return nothing, got array.* Write into obs"),
+        (rebinds_at_reset, "the name obs to something else"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_reset_must_return(reset, text):
+    make(reset=returns_nothing)
+    with pytest.raises(NativeError, match=text):
+        make(reset=reset)
+
+
+def rebinds_alive(alive):
+    alive = np.zeros(2, np.bool_)  # noqa: F841
+
+
+def rebinds_rewards(rewards, terminated):
+    terminated[0] = True
+    rewards = terminated * 1.0  # noqa: F841
+
+
+def returns_rewards(obs, rewards):
+    return rewards, obs[:, 0] > 1
+
+
+def adds_in_place(obs, rewards):
+    rewards += 1.0
+    obs += 0.0
+
+
+@pytest.mark.parametrize(
+    ("step", "text"),
+    [
+        (rebinds_alive, r"the name alive .* in place: alive\[:\]"),
+        (rebinds_rewards, r"the name rewards .* in place: rewards\[:\]"),
+        (returns_rewards, "step of several agents must return nothing. Write into obs, rewards and termin"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_teams_must_write(step, text):
+    def reset(obs):
+        obs[:] = 0.0
+
+    make(reset=reset, step=adds_in_place, num_agents=2)
+    with pytest.raises(NativeError, match=text):
+        make(reset=reset, step=step, num_agents=2)
+
+
+def chooses(rng):
+    return rng.choice(3), False
+
+
+def chooses_rarely(state, rng):
+    if state.place > 100:
+        return rng.choice(3), False
+    return 0.0, False
+
+
+def test_what_a_stream_has():
+    text = (
+        r"rng has uniform\(low, high\), normal\(mean, deviation\) and integers\(low, high\), and no choice: "
+    )
+    with pytest.raises(NativeError, match=text):
+        make(step=chooses)
+    if shoal._core.NAME == "native":
+        with pytest.raises(NativeError, match=text):
+            make(step=chooses_rarely)
+
+
+def goes_too_far(state, obs):
+    state.place += 1
+    obs[0 if state.place < 25 else state.place] = 0.0
+    return 0.0, False
+
+
+def test_an_index_that_is_wrong_later():
+    mine = make(step=goes_too_far)
+    with pytest.raises(IndexError, match="index 25 is out of bounds") as caught:
+        shoal.testing.check_env(mine)
+    assert caught.value.__notes__ == ["raised by step() of env 0, in step 25 of its episode"]
+    with pytest.raises(IndexError, match="index 25 is out of bounds"):
+        shoal.testing.check_env(lambda: mine(debug=True))
+
+
+def falls_behind(state, obs, config):
+    state.place += 1
+    obs[0 if state.place < config.limit else 2] = 0.0
+    return 0.0, state.place == 4
+
+
+def test_debugging_tells_which_env_and_step():
+    mine = make(step=falls_behind, parameters={"limit": 1000})
+    limits = {"limit": np.array([1000, 1000, 3])}
+    for options in ({}, {"batch_size": 1}):
+        with shoal.make(mine, 3, env_kwargs=limits, debug=True, **options) as vec:
+            vec.async_reset(seed=0)
+
+            def play(vec=vec):
+                for _ in range(20):
+                    vec.send(np.zeros(len(vec.recv().rewards), np.int64))
+
+            with pytest.raises(IndexError, match="index 2 is out of bounds") as caught:
+                play()
+        assert caught.value.__notes__ == ["raised by step() of env 2, in step 3 of its episode"]
+
+
+def crowds(state, rewards, obs):
+    state.place += 1
+    rewards[0] = obs[2 if state.place == 7 else 0, 0]
+
+
+def test_debugging_tells_of_teams_and_resets():
+    def reset(state, obs, config):
+        obs[0 if config.fine else 2] = 0.0
+
+    mine = make(reset=reset, step=crowds, num_agents=2, parameters={"fine": True})
+    with pytest.raises(IndexError, match="index 2 is out of bounds") as caught:
+        shoal.testing.check_env(mine)
+    assert caught.value.__notes__ == ["raised by step() of env 0, in step 7 of its episode"]
+    with (
+        shoal.make(mine, 2, env_kwargs={"fine": [True, False]}, debug=True) as vec,
+        pytest.raises(IndexError, match="index 2 is out of bounds") as caught,
+    ):
+        vec.reset(seed=0)
+    assert caught.value.__notes__ == ["raised by reset() of env 1"]
 
 
 def test_what_step_must_return():
@@ -271,6 +481,10 @@ def test_what_numba_refuses_is_said_in_words(step, line, text):
         ({"state": np.dtype(np.int32)}, "Mine.state: expected fields with names"),
         ({"state": np.dtype([("what", object)])}, r"Mine.state\['what'\]: expected numbers or bools"),
         ({"state": "nothing"}, "Mine.state: expected a structured dtype"),
+        (
+            {"state": {"place": 0.0}},
+            r"Mine.state: expected a structured dtype, such as np.dtype\(.*\), got {'place': 0.0}$",
+        ),
         ({"num_agents": 0}, "Mine.num_agents: expected a positive integer, got 0"),
         ({"max_episode_steps": -1}, "Mine.max_episode_steps: expected a positive integer, got -1"),
         ({"constants": {"x": 1}, "parameters": {"x": 1}}, "'x' is both a constant and a parameter"),
@@ -283,7 +497,7 @@ def test_what_numba_refuses_is_said_in_words(step, line, text):
         ({"step": lambda *args: (0.0, False)}, "Mine.step: expected arguments among"),
         ({"step": 3}, "Mine.step: expected a static method, got 3"),
     ],
-    ids=[f"wrong {number}" for number in range(15)],
+    ids=[f"wrong {number}" for number in range(16)],
 )
 def test_what_the_class_says_of_itself(attributes, text):
     with pytest.raises(NativeError, match=text):

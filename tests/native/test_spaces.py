@@ -152,7 +152,7 @@ def test_config(options):
         assert rewards.tolist() == [7, 8]
         assert terminations.tolist() == [False, True]
         assert vec.get_attr("cells")[0].tolist() == [0, 40, 0]
-        with pytest.raises(AttributeError, match="size: expected a parameter or a field of the state"):
+        with pytest.raises(AttributeError, match="size: this is a constant of Sized, compiled in"):
             vec.set_attr("size", 4)
         with pytest.raises(TypeError, match="level: expected int64 of shape"):
             vec.set_attr("level", ["a", "b"])

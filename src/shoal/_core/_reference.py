@@ -358,7 +358,7 @@ def gae(
         lam: Of the mean over horizons.
         advantages: Of the entries that act; 0 elsewhere.
     """
-    gamma, lam = np.float32(gamma), np.float32(lam)
+    discount, decay = np.float32(gamma), np.float32(gamma) * np.float32(lam)
     zero = np.zeros(rewards.shape[1], np.float32)
     value, advantage, reward = last_values.copy(), zero.copy(), zero.copy()  # later on
     for step in reversed(range(len(rewards))):
@@ -367,8 +367,8 @@ def gae(
         ends = terminations[step] | truncations[step]
         value = np.where(ends, np.where(terminations[step], zero, after), value)
         advantage, reward = np.where(ends, zero, advantage), np.where(ends, zero, reward)
-        delta = rewards[step] + reward + gamma * value - values[step]
-        advantages[step] = np.where(acts[step], delta + gamma * lam * advantage, zero)
+        delta = rewards[step] + reward + discount * value - values[step]
+        advantages[step] = np.where(acts[step], delta + decay * advantage, zero)
         reward = np.where(acts[step] | idle, zero, reward + rewards[step])
         value = np.where(acts[step] | idle, values[step], value)
         advantage = np.where(acts[step], advantages[step], np.where(idle, zero, advantage))

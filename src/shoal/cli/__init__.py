@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from shoal.errors import ShoalError
 
@@ -57,11 +58,39 @@ def _run(args: list[str]) -> int:
     except ModuleNotFoundError:
         print('shoal: the command line needs packages: pip install "shoal[cli]"', file=sys.stderr)
         return 1
+    if args[:1] == ["train"]:
+        return _train(args[1:])
     from shoal.cli.bench import Bench
     from shoal.cli.envs import Envs
+    from shoal.cli.evaluate import Evaluate
 
-    commands: dict[str, Callable[..., Envs | Bench]] = {"envs": Envs, "bench": Bench}
-    command: Envs | Bench = tyro.extras.subcommand_cli_from_dict(
+    commands: dict[str, Any] = {"envs": Envs, "bench": Bench, "train": _Train, "eval": Evaluate}
+    command = tyro.extras.subcommand_cli_from_dict(
         commands, prog="shoal", description=ABOUT, args=args or ["--help"]
     )
-    return command.run()
+    code: int = command.run()
+    return code
+
+
+class _Train:
+    """Learn to play an env: `shoal train ppo --help` says how."""
+
+    def run(self) -> int:
+        return 2  # never: what follows "train" is read by _train
+
+
+def _train(args: list[str]) -> int:
+    """The learner comes first, and the env decides what its defaults are."""
+    import tyro
+
+    from shoal.cli.train import TrainPPO, defaults_for
+
+    if args[:1] != ["ppo"]:
+        asked = "" if not args or args[0].startswith("-") else f", got {args[0]!r}"
+        print(f"usage: shoal train ppo --env ENV [options]; expected a learner: ppo{asked}", file=sys.stderr)
+        return 0 if args[:1] in (["-h"], ["--help"]) else 2
+    options = args[1:]
+    command = tyro.cli(
+        TrainPPO, prog="shoal train ppo", default=defaults_for(options), args=options or ["--help"]
+    )
+    return command.run(options)

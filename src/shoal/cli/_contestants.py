@@ -19,13 +19,19 @@ from shoal.cli._turns import AgentsLoop, BareLoop, Loop, Unfit, VectorLoop, why
 from shoal.emulation import SingleEnv, adopt
 from shoal.errors import ArgumentError, ShoalError
 from shoal.registry import Source, find
+from shoal.vector._native_creators import spec_of
 from shoal.vector.block import Unit, agents_of
 
-BARE, SERIAL, PROCESSES = "bare loop", "shoal.Serial", "shoal.Multiprocessing"
+BARE, NATIVE, SERIAL, PROCESSES = "bare loop", "shoal.Native", "shoal.Serial", "shoal.Multiprocessing"
 SYNC, ASYNC = "gymnasium Sync", "gymnasium Async"
 DIRECT, MADE = "direct use", "shoal.make"
 
+# Compiled envs by the thousand are for Native; as objects of Python they would take longer to make than to
+# measure.
+MOST_OBJECTS = 128
+
 NUM_ACTIONS = 16384  # about so many are drawn; more would not be more random
+NATIVE_ROUNDS = 32  # all over again, between two looks at the clock and at the counts
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Task:
     Attributes:
         name: Of the env.
         num_envs: How many.
-        num_workers: Of `shoal.Multiprocessing`.
+        num_workers: Of `shoal.Multiprocessing`, and threads of `shoal.Native`.
         kwargs: Arguments for the env.
         source: What makes it.
         first: What it made first, not reset yet: for the first contestant, and closed after all the others.
@@ -63,13 +69,25 @@ class Task:
         """How to make each, in the order of the table. The first one has `first`."""
         if self.source.steps_many:
             return {DIRECT: direct, MADE: made}
+        if self.source.native is not None and isinstance(self.first, gymnasium.vector.VectorEnv):
+            return {NATIVE: native}  # several agents, which no other vector env can have of a compiled env
         return {
             BARE: bare,
+            **({} if self.source.native is None else {NATIVE: native}),
             SERIAL: serial,
             PROCESSES: processes,
             SYNC: gymnasium_sync,
             ASYNC: gymnasium_async,
         }
+
+    def check_objects(self) -> None:
+        """That each env can be an object of its own.
+
+        Raises:
+            Unfit: If there are too many.
+        """
+        if self.source.native is not None and self.num_envs > MOST_OBJECTS:
+            raise Unfit(f"makes an object for each env: measured up to {MOST_OBJECTS} compiled envs")
 
 
 def set_task(name: str, num_envs: int, num_workers: int | None, kwargs: Mapping[str, Any]) -> Task:
@@ -83,6 +101,8 @@ def set_task(name: str, num_envs: int, num_workers: int | None, kwargs: Mapping[
         begun = perf_counter()
         if source.steps_many:
             first = source.create(num_envs=num_envs, autoreset_mode=AutoresetMode.NEXT_STEP, **kwargs)
+        elif source.native is not None and spec_of(source.native, 1, dict(kwargs))[0].agents > 1:
+            first = shoal.make(name, env_kwargs=kwargs)
         else:
             first = adopt(source.create(**kwargs))
         seconds = perf_counter() - begun
@@ -114,8 +134,18 @@ def bare(task: Task) -> Loop:
     return BareLoop(unit.env, [list(iterate(task.action_space, batch)) for batch in task.batches])
 
 
+def native(task: Task) -> Loop:
+    """Compiled envs on threads. So fast that counting must not take part: it is done by the vec."""
+    vec = shoal.make(
+        task.name, task.num_envs, env_kwargs=task.kwargs, copy=False, num_workers=task.num_workers
+    )
+    _begin(vec)
+    return AgentsLoop(vec, task.batches * NATIVE_ROUNDS)
+
+
 def serial(task: Task) -> Loop:
     """All envs in this process."""
+    task.check_objects()
     return _ours(task, backend="serial")
 
 
@@ -123,6 +153,7 @@ def processes(task: Task) -> Loop:
     """Envs in worker processes."""
     if not shoal.Multiprocessing.is_available():
         raise Unfit("needs Linux and the compiled core")
+    task.check_objects()
     return _ours(task, backend="multiprocessing", num_workers=task.num_workers)
 
 
@@ -155,6 +186,7 @@ def _begin(vec: Any) -> None:
 def gymnasium_sync(task: Task) -> Loop:
     """Gymnasium's, in this process."""
     _refuse_others_than_envs(task)
+    task.check_objects()
     vec = gymnasium.vector.SyncVectorEnv(task.creators, copy=False)
     _begin(vec)
     return VectorLoop(vec, task.batches)
@@ -163,6 +195,7 @@ def gymnasium_sync(task: Task) -> Loop:
 def gymnasium_async(task: Task) -> Loop:
     """Gymnasium's, with a process for each env."""
     _refuse_others_than_envs(task)
+    task.check_objects()
     before = set(multiprocessing.active_children())
     try:
         vec = gymnasium.vector.AsyncVectorEnv(task.creators, copy=False, daemon=True)

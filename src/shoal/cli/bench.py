@@ -18,7 +18,7 @@ from tyro.conf import Positional, arg
 
 from shoal import _core
 from shoal.cli import _turns
-from shoal.cli._contestants import BARE, DIRECT, PROCESSES, SYNC, Task, set_task
+from shoal.cli._contestants import BARE, DIRECT, NATIVE, PROCESSES, SYNC, Task, set_task
 from shoal.cli._terminal import Display, Interrupts, quiet
 from shoal.cli._turns import (
     LAST_PATIENCE_SECONDS,
@@ -48,6 +48,9 @@ MOST_NOTES = 3
 class Bench:
     """Measure how fast an env steps: in a bare loop, in Shoal's vector envs and in Gymnasium's.
 
+    For a compiled env shoal.Native is among them, and those that make an object for each env take part up to
+    128 envs.
+
     All take turns in slices of 80 ms with the same random actions, because a machine changes its speed from
     one second to the next. What the env prints meanwhile is not shown.
 
@@ -63,7 +66,7 @@ class Bench:
     num_workers: Annotated[
         int | None, arg(metavar="INT", help_behavior_hint="(default: one for each core)")
     ] = None
-    """Worker processes of shoal.Multiprocessing."""
+    """Worker processes of shoal.Multiprocessing; threads of shoal.Native."""
 
     seconds: float = 10.0
     """For all measurements together."""
@@ -199,6 +202,8 @@ def _title(task: Task, outcome: Outcome, ran: Sequence[str]) -> str:
     parts = [f"{task.num_envs} x {task.name}", _counted(cores, "core")]
     if PROCESSES in ran:
         parts.append(_counted(task.num_workers or min(cores, task.num_envs), "worker"))
+    if NATIVE in ran:
+        parts.append(_counted(task.num_workers or cores, "thread"))
     if _core.NAME != "native":
         parts.append("no compiled core")
     if ran:
@@ -220,7 +225,9 @@ def _cells(outcome: Outcome, name: str, references: Sequence[str]) -> list[str]:
 
 def _times(ratio: float) -> str:
     """A ratio, with no more digits than it deserves."""
-    return f"{ratio:.2g}" if ratio < 0.1 else f"{ratio:.2f}" if ratio < 10 else f"{ratio:.1f}"
+    if ratio >= 10:
+        return f"{ratio:.1f}" if ratio < 100 else f"{ratio:,.0f}"
+    return f"{ratio:.2g}" if ratio < 0.1 else f"{ratio:.2f}"
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -203,8 +203,9 @@ class Squared(NativeEnv):
 
     The map has -1 where the agent is, and 1 at the target. An action is a move up, right, down or left;
     nobody leaves the map. On arrival the agent is back in the middle, and another target is shown. A
-    whole way gives 1/4, and each move its part of it: a move away takes what the move back gives. After
-    four targets the episode terminates; after 16 moves, enough for the longest ways, it is truncated.
+    whole way gives 1/4, and each move its part of it: a move away takes what the move back gives. The
+    episode terminates after four targets, or after 16 moves, which are enough for the longest ways. (If it
+    were cut off there, a learner that bootstraps would rightly dawdle: how many are left is not shown.)
 
     - chance: -0.0161
     - constant: -0.0556, for going on in any of the four directions; this and chance follow from the
@@ -217,9 +218,11 @@ class Squared(NativeEnv):
     observation_space = lambda config: Box(-1, 1, (2 * config.radius + 1,) * 2, np.float32)
     action_space = Discrete(4)
     state = np.dtype(
-        [(name, np.int64) for name in ("row", "column", "target_row", "target_column", "way", "reached")]
+        [
+            (name, np.int64)
+            for name in ("row", "column", "target_row", "target_column", "way", "reached", "moves")
+        ]
     )
-    max_episode_steps = lambda config: 2 * config.radius * config.targets
     constants = {"radius": 2, "targets": 4}
 
     @staticmethod
@@ -238,7 +241,8 @@ class Squared(NativeEnv):
             state.reached += 1
             _begin_anew(state, rng, config)
         _draw_map(state, obs)
-        return reward, state.reached == config.targets
+        state.moves += 1
+        return reward, state.reached == config.targets or state.moves == 2 * config.radius * config.targets
 
 
 class Continuous(NativeEnv):

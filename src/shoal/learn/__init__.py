@@ -5,6 +5,29 @@ try:
 except ImportError as error:
     raise ImportError('shoal.learn needs torch: pip install "shoal[learn]"') from error
 
+from shoal._core import gae
+from shoal.learn.collector import Collector
+from shoal.learn.evaluate import Evaluation, evaluate
+from shoal.learn.policy import Policy
+from shoal.learn.ppo import PPO, Result, Update
+from shoal.learn.ppo_config import PPOConfig
+from shoal.learn.rollout import Rollout
+from shoal.learn.run import Run, load, resume
 from shoal.learn.unpack import unpack
 
-__all__ = ["unpack"]
+__all__ = [
+    "PPO",
+    "Collector",
+    "Evaluation",
+    "PPOConfig",
+    "Policy",
+    "Result",
+    "Rollout",
+    "Run",
+    "Update",
+    "evaluate",
+    "gae",
+    "load",
+    "resume",
+    "unpack",
+]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from shoal.errors import ArgumentError, ArgumentTypeError
-from shoal.fields import Branch, Choice, Leaf, Node
+from shoal.fields import Branch, Choice, Field, Leaf, Node
 from shoal.layout import Layout
 
 # torch's dtype for each of NumPy's, by name; those it lacks cannot be unpacked.
@@ -70,7 +70,14 @@ def unpack(obs: torch.Tensor, layout: Layout) -> Any:
 def _unpack(node: Node, rows: torch.Tensor, layout: Layout) -> Any:
     if isinstance(node, Branch):
         return node.gather([_unpack(child, rows, layout) for child in node.children])
-    field = node.field
+    tensor = leaf(rows, node.field, layout)
+    if isinstance(node, Choice):
+        return tensor, tuple(_unpack(child, rows, layout) for child in node.children)
+    return tensor
+
+
+def leaf(rows: torch.Tensor, field: Field, layout: Layout) -> torch.Tensor:
+    """One field of flat rows, [..., elements of a row], as a view of them."""
     if field.dtype_name not in _TORCH:
         raise ArgumentError(f"torch has no dtype {field.dtype_name}; cast it in the env")
     dtype = _TORCH[field.dtype_name]
@@ -79,7 +86,4 @@ def _unpack(node: Node, rows: torch.Tensor, layout: Layout) -> Any:
     else:
         first = field.offset // dtype.itemsize
         part = rows[..., first : first + field.size]
-    tensor = part.reshape((*part.shape[:-1], *field.shape))
-    if isinstance(node, Choice):
-        return tensor, tuple(_unpack(child, rows, layout) for child in node.children)
-    return tensor
+    return part.reshape((*part.shape[:-1], *field.shape))

@@ -9,7 +9,7 @@ import random
 import textwrap
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -30,7 +30,8 @@ STEPS = 3
 REFUSED: dict[type[ast.AST], str] = {
     ast.Raise: "there is nobody to raise to inside a kernel. Return terminated, or write it into the state",
     ast.Assert: "there is nobody to raise to inside a kernel. Check it in a test, with debug=True",
-    ast.Try: "nothing is raised inside a kernel",
+    ast.Try: "nothing is raised inside a kernel, so that there is nothing to catch. Test with if, before it "
+    "happens: that an index is in range, that a divisor is not 0",
     ast.With: "a kernel has no contexts",
     ast.Yield: "a kernel cannot stop half-way",
     ast.YieldFrom: "a kernel cannot stop half-way",
@@ -69,8 +70,9 @@ def check_syntax(spec: Spec) -> str:
             tree = ast.parse(textwrap.dedent("".join(lines)))
         except (OSError, SyntaxError, IndexError):  # typed into an interpreter, say
             continue
-        for node in ast.walk(tree):
-            why = REFUSED.get(type(node))
+        misunderstood = _misunderstood(tree.body[0], own.get(function, ""), spec)
+        for node in (*misunderstood, *ast.walk(tree)):  # these first: they are what the rest comes from
+            why = misunderstood.get(node) or REFUSED.get(type(node))
             if _is_random(node, function.__globals__):
                 why = "these numbers would not follow the seed, nor be each env's own. Ask for rng"
             if isinstance(node, (ast.Assign, ast.AugAssign)) and _writes_actions(node):
@@ -85,6 +87,69 @@ def check_syntax(spec: Spec) -> str:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in STOPS:
                 stops = f"{where}only debug=True can do that"
     return stops
+
+
+# Arguments that are written in place. A name is only a name: bound to something else, nobody sees it.
+WRITTEN = {
+    "obs": "obs[:] = ..., obs[0] = ..., or obs.key = ... for a Dict",
+    "state": "state.field = ..., or state.field[:] = ... for an array",
+    "rewards": "rewards[:] = ..., or rewards[agent] = ...",
+    "terminated": "terminated[:] = ..., or terminated[agent] = ...",
+    "alive": "alive[:] = ..., or alive[agent] = ...",
+}
+STEP_RETURNS = (
+    "step must return (reward, terminated), or (reward, terminated, truncated). Observations are written "
+    "into obs, and there are no infos"
+)
+RESET_RETURNS = "reset must return nothing. Write the observation into obs: obs[:] = ..., or obs[0] = ..."
+TEAM_RETURNS = "step of several agents must return nothing. Write into obs, rewards and terminated"
+
+
+def _misunderstood(function: ast.AST, verb: str, spec: Spec) -> dict[ast.AST, str]:
+    """What would run and be lost: returned observations, and arguments whose names are given away."""
+    if not isinstance(function, ast.FunctionDef):
+        return {}
+    found: dict[ast.stmt | ast.expr, str] = {}
+    nodes = list(_of_this_scope(function))
+    for node in nodes:
+        if verb and isinstance(node, ast.Return) and node.value is not None:
+            count = len(node.value.elts) if isinstance(node.value, ast.Tuple) else 1
+            is_nothing = isinstance(node.value, ast.Call) or ast.unparse(node.value) == "None"
+            if verb == "step" and not spec.is_team and count > 3:
+                found[node] = STEP_RETURNS
+            elif (verb == "reset" or spec.is_team) and not is_nothing:
+                found[node] = RESET_RETURNS if verb == "reset" else TEAM_RETURNS
+    arguments = {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
+    in_place = [node.target for node in nodes if isinstance(node, ast.AugAssign)]  # obs += 1 writes
+    names = [node for node in nodes if isinstance(node, ast.Name) and node.id in arguments]
+    loops = any(isinstance(node, (ast.For, ast.While)) for node in nodes)
+    for name in names:
+        if not isinstance(name.ctx, ast.Store) or name.id not in WRITTEN or name in in_place:
+            continue
+        # In functions that these call such a name may stand for anything, unless it is not used again.
+        used = loops or any(
+            isinstance(each.ctx, ast.Load) and each.lineno > name.lineno
+            for each in names
+            if each.id == name.id
+        )
+        if verb or not used:
+            found[name] = (
+                f"this gives the name {name.id} to something else, and what the kit reads stays as it was. "
+                f"Write in place: {WRITTEN[name.id]}"
+            )
+    return {node: found[node] for node in sorted(found, key=lambda node: node.lineno)}
+
+
+def _of_this_scope(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """All nodes, but for those of functions inside."""
+    left: list[ast.AST] = list(function.body)
+    while left:
+        node = left.pop(0)
+        yield node
+        if isinstance(node, ast.comprehension):
+            left += [node.iter, *node.ifs]
+        elif not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            left += ast.iter_child_nodes(node)
 
 
 def _reachable(*functions: FunctionType) -> list[FunctionType]:

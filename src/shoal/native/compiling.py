@@ -22,6 +22,7 @@ from numba.extending import overload
 from shoal.errors import NativeError
 from shoal.native import cache
 from shoal.native.bodies import Parts, several, single
+from shoal.native.checks import check_syntax
 from shoal.native.columns import ORDER, kinds
 from shoal.native.config import ConfigType, config_at
 from shoal.native.fingerprint import fingerprint, text_of
@@ -70,6 +71,8 @@ def compile_kernel(spec: Spec) -> Kernel:
     key = None if told is None else cache.key_of(told)
     if key in _made:
         return _made[key]
+    if stops := check_syntax(spec):
+        raise NativeError(stops)
     begun = time.perf_counter()
     step = _calling(_deep(spec.step, {}, INLINE), spec.step, spec.step_arguments, INLINE)
     compiled: Any = CFunc(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from shoal.errors import NativeError
 from shoal.native.bodies import Parts, several, single
 from shoal.native.columns import ORDER, Columns
-from shoal.native.records import Records
+from shoal.native.records import Record, Records
 from shoal.native.rng import Rng
 from shoal.native.spec import RESET_ARGUMENTS, Spec, arguments_of
 
@@ -28,6 +29,8 @@ class DebugKernel:
         arrays[ORDER.index("actions")] = actions = columns.arrays["actions"].view()
         actions.flags.writeable = False  # they may be the caller's own
         self._arrays = [Records(array) if array.dtype.names else array for array in arrays]
+        self._spec, self._columns = spec, columns
+        self._first, self._env = 0, 0  # of the envs that run, and the one whose turn it is
         constants, dtype = spec.constants, spec.parameter_dtype
         names = dtype.names or ()
 
@@ -35,11 +38,15 @@ class DebugKernel:
             own: Any = parameters[i].view(dtype)[0] if names else None
             return SimpleNamespace(**constants, **{name: own[name] for name in names})
 
+        def rng_at(rngs: Any, i: int) -> Rng:
+            self._env = self._first + i  # whatever is called for an env is given its stream
+            return Rng(rngs[i])
+
         parts = Parts(
-            _calling(spec.step, spec.step_arguments),
-            _calling(spec.reset, RESET_ARGUMENTS),
-            lambda result: _result(spec, result),
-            lambda rngs, i: Rng(rngs[i]),
+            self._noting("step", _calling(spec, "step", spec.step_arguments)),
+            self._noting("reset", _calling(spec, "reset", RESET_ARGUMENTS)),
+            self._noting("step", lambda result: _result(spec, result)),
+            rng_at,
             config_at,
             spec.max_steps,
             lambda function: function,
@@ -50,9 +57,33 @@ class DebugKernel:
 
     def run(self, verb: int, envs: slice = slice(None)) -> tuple[int, int]:
         """All envs, or a run of them, as a compiled kernel's loop does."""
+        self._first = envs.start or 0
         with np.errstate(all="ignore"):  # as in compiled code
             result = self._body(verb, *(array[envs] for array in self._arrays))
         return result & 0xFFFFFFFF, result >> 32
+
+    def _noting(self, verb: str, function: Any) -> Any:
+        """The function, with a note on what it raises: whose env it was, and when."""
+
+        def called(*given: Any) -> Any:
+            try:
+                return function(*given)
+            except Exception as error:
+                where = f"raised by {verb}() of env {self._env}"
+                if verb == "step":
+                    where += f", in step {self._steps() + 1} of its episode"
+                with suppress(Exception):  # an exception may refuse notes
+                    error.add_note(where)
+                raise
+
+        return called
+
+    def _steps(self) -> int:
+        """That the env whose turn it is has behind it."""
+        arrays, env = self._columns.arrays, self._env
+        if self._spec.is_team:
+            return int(arrays["elapsed"][env])
+        return 0 if arrays["starts"][env] else int(arrays["lengths"][env])
 
 
 class DebugQueue:
@@ -87,9 +118,26 @@ class DebugQueue:
         return done
 
 
-def _calling(function: Any, known: tuple[str, ...]) -> Any:
+def _calling(spec: Spec, verb: str, known: tuple[str, ...]) -> Any:
+    function = getattr(spec, verb)
     positions = [known.index(name) for name in arguments_of(function)]
-    return lambda *given: function(*(given[position] for position in positions))
+    if verb == "step" and not spec.is_team:
+        return lambda *given: function(*(given[position] for position in positions))
+
+    def call(*given: Any) -> None:
+        result = function(*(given[position] for position in positions))
+        if result is not None:
+            where = "obs" if verb == "reset" else "obs, rewards and terminated"
+            raise NativeError(
+                f"{spec.cls.__name__}.{verb} must return nothing, got {result!r}. Write into {where}: "
+                "obs[:] = ..."
+            )
+
+    return call
+
+
+def _has_array(result: Any) -> bool:
+    return isinstance(result, tuple) and any(isinstance(part, (np.ndarray, Record)) for part in result)
 
 
 def _result(spec: Spec, result: Any) -> tuple[float, bool, bool]:
@@ -101,7 +149,7 @@ def _result(spec: Spec, result: Any) -> tuple[float, bool, bool]:
     ):
         raise NativeError(
             f"{spec.cls.__name__}.step must return (reward, terminated), or (reward, terminated, truncated), "
-            f"got {result!r}"
+            f"got {result!r}{'. Observations are written into obs' if _has_array(result) else ''}"
         )
     reward, terminated, *truncated = result
     return float(reward), bool(terminated), bool(truncated[0]) if truncated else False

@@ -27,7 +27,7 @@ class NativeEnv:
     - ``obs``: to be written: ``obs[0] = x``; a record for a Dict (``obs.map[i, j] = 1``, ``obs.goal = 3``)
     - ``config``: the constants and this env's parameters: ``config.length``
 
-    `step` returns ``reward, terminated`` (or ``reward, terminated, truncated``). Autoreset,
+    `reset` returns nothing, `step` ``reward, terminated`` (or ``reward, terminated, truncated``). Autoreset,
     `max_episode_steps`, episode statistics and snapshots are the kit's. With several agents there are
     ``actions``, ``obs``, ``rewards``, ``terminated`` and ``alive``, arrays over agents, of which the last
     four are written, and `step` returns nothing; who is terminated, or is cleared in ``alive``, does not act
@@ -135,9 +135,6 @@ def compiled(spec: Spec) -> Any:
             'compiled envs need Numba, which is not installed: pip install "shoal[native]". With debug=True '
             "they run without it"
         )
-    from shoal.native.checks import check_syntax
     from shoal.native.compiling import compile_kernel
 
-    if stops := check_syntax(spec):
-        raise NativeError(stops)
     return compile_kernel(spec)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,18 @@ def draw(key: int, counter: int) -> int:
     return mix(mix(counter * GOLDEN + key & WORD) + key & WORD)
 
 
+def no_such_draw(name: str) -> str:
+    """What to say of a call that a stream does not have."""
+    instead = {
+        "choice": "items[rng.integers(len(items))] chooses one",
+        "random": "rng.uniform() is the same",
+        "randint": "rng.integers(low, high) is the same",
+        "standard_normal": "rng.normal() is the same",
+    }
+    hint = f": {instead[name]}" if name in instead else ". All else is made of these"
+    return f"rng has uniform(low, high), normal(mean, deviation) and integers(low, high), and no {name}{hint}"
+
+
 class Rng:
     """A stream, as `debug=True` has it.
 
@@ -49,6 +62,12 @@ class Rng:
 
     def __init__(self, place: NDArray[np.uint64]) -> None:
         self._place = place
+
+    def __getattr__(self, name: str) -> Any:
+        """What NumPy's generators have, and this one has not."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(no_such_draw(name))
 
     def _next(self) -> int:
         key, counter = self._place.tolist()

@@ -45,7 +45,7 @@ class SingleNative(gymnasium.Env[Any, Any]):
         self.observation_space = self._vec.single_observation_space
         self.action_space = self._vec.single_action_space
         self.metadata, self.render_mode = dict(cls.metadata), render_mode
-        self.native_class = cls
+        self.native_class, self.native_kwargs = cls, kwargs
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -22,6 +22,7 @@ SEVERAL_STEP = ("state", "actions", "rng", "obs", "rewards", "terminated", "aliv
 OF_TEAMS = {*SEVERAL_STEP} - {*SINGLE_STEP}
 RESET_ARGUMENTS = ("state", "rng", "obs", "alive", "config")
 
+SUCH_A_STATE = 'such as np.dtype([("place", np.int32), ("speed", np.float64)])'
 PLAIN = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
@@ -177,12 +178,12 @@ def _count(where: str, value: Any) -> int:
 def _state(name: str, state: Any) -> np.dtype[Any]:
     try:
         dtype: np.dtype[Any] = np.dtype(state)
-    except TypeError as error:
-        raise NativeError(f"{name}.state: expected a structured dtype, got {state!r} ({error})") from None
-    if not dtype.names:
+    except (TypeError, ValueError):  # whose words are about how dtypes may be spelt
         raise NativeError(
-            f'{name}.state: expected fields with names, such as np.dtype([("place", np.int32)]), got {dtype}'
-        )
+            f"{name}.state: expected a structured dtype, {SUCH_A_STATE}, got {state!r}"
+        ) from None
+    if not dtype.names:
+        raise NativeError(f"{name}.state: expected fields with names, {SUCH_A_STATE}, got {state!r}")
     for field in dtype.names:
         kind = dtype[field].base
         if kind.kind not in "biuf" or not kind.isnative:

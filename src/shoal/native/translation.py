@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from shoal.errors import NativeError
+from shoal.native.rng import no_such_draw
 from shoal.native.spec import Spec
 
-# A pattern in Numba's message, and what it means to the author of an env.
-MEANINGS = (
+# A pattern in Numba's message, and what it means to the author of an env: a text, or a
+# function of what was found.
+MEANINGS: tuple[tuple[str, str | Callable[..., str]], ...] = (
     (
         r"Unknown attribute '?(\w+)'? (?:of|for) type config",
         "config has no {0}: add it to constants or parameters",
     ),
-    (r"Unknown attribute '?(\w+)'? (?:of|for) type rng", "rng has uniform, normal and integers, and no {0}"),
+    (r"Unknown attribute '?(\w+)'? (?:of|for) type rng", no_such_draw),
     (r"Unknown attribute '?(\w+)'? (?:of|for) type Record", "there is no field {0}"),
     (r"[Ff]ield '(\w+)' was not found", "there is no field {0}"),
     (
@@ -64,7 +66,8 @@ def _explained(spec: Spec, error: Exception) -> str:
         return f"{where}{'' if line else ': '}there is no field {error}"
     for pattern, meaning in MEANINGS:
         if found := re.search(pattern, text):
-            return f"{where}{'' if line else ': '}{meaning.format(*found.groups())}"
+            said = meaning.format(*found.groups()) if isinstance(meaning, str) else meaning(*found.groups())
+            return f"{where}{'' if line else ': '}{said}"
     first = next(
         (part.strip() for part in text.splitlines() if part.strip() and "Failed in" not in part), text
     )

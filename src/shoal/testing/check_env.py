@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from shoal.native import is_native
+from shoal.native.single import SingleNative
 from shoal.testing.contract import require, require_equal
+
+# Of a compiled env, uncompiled: enough for several episodes, and for what does not happen early.
+UNCOMPILED_ENVS, UNCOMPILED_STEPS = 3, 1000
 
 
 def check_env(creator: Callable[[], Any], *, steps: int = 200, seed: int = 0) -> None:
     """Check one env: spaces, verbs, values, seeds. Takes any style of env that a vec takes.
+
+    A compiled env runs uncompiled first, three of it for a thousand steps at least. There an index outside of
+    its array raises, with a note that names env and step; compiled, it would read or write elsewhere.
 
     Args:
         creator: A class, or a function that makes the env.
@@ -28,26 +37,35 @@ def check_env(creator: Callable[[], Any], *, steps: int = 200, seed: int = 0) ->
         >>> import gymnasium, shoal
         >>> shoal.testing.check_env(lambda: gymnasium.make("CartPole-v1"))
     """
-    first, second = _trajectory(creator, steps, seed), _trajectory(creator, steps, seed)
+    if is_native(creator):
+        _run_uncompiled(creator, steps, seed)
+
+    def meet(vec: Any) -> None:
+        inner = getattr(vec.envs[0], "unwrapped", None) if not is_native(creator) else None
+        if isinstance(inner, SingleNative):
+            _run_uncompiled(partial(inner.native_class, **inner.native_kwargs), steps, seed)
+
+    first, second = _trajectory(creator, steps, seed, meet), _trajectory(creator, steps, seed)
     for number, (one, other) in enumerate(zip(first, second, strict=True)):
         require_equal(one, other, f"the same seed must give the same trajectory; moment {number} differs")
 
 
-def _trajectory(creator: Callable[[], Any], steps: int, seed: int) -> list[Any]:
-    """Observations, rewards and flags of a random run, each checked."""
+def _trajectory(
+    creator: Callable[[], Any], steps: int, seed: int, meet: Callable[[Any], None] = lambda vec: None
+) -> list[Any]:
+    """Observations, rewards and flags of a random run, each checked; `meet` sees the vec before it moves."""
+    from shoal.vector.native import Native
     from shoal.vector.serial import Serial
 
     moments: list[Any] = []
-    with Serial(creator, autoreset_mode=AutoresetMode.DISABLED, copy=True) as vec:
-        single, actions = vec.single_observation_space, vec.action_space
+    backend: Any = Native if is_native(creator) else Serial
+    with backend(creator, 1, autoreset_mode=AutoresetMode.DISABLED, copy=True) as vec:
+        meet(vec)
+        actions = vec.action_space
         actions.seed(seed)
 
         def record(obs: Any, *rest: Any) -> None:
-            require(
-                obs in vec.observation_space,
-                f"observations must be in the env's observation_space {single}",
-                obs,
-            )
+            _require_inside(vec, obs)
             moments.append(deepcopy((obs, *rest)))
 
         record(vec.reset(seed=seed)[0])
@@ -58,3 +76,24 @@ def _trajectory(creator: Callable[[], Any], steps: int, seed: int) -> list[Any]:
             if not vec.mask.any():
                 record(vec.reset()[0])
     return moments
+
+
+def _run_uncompiled(creator: Callable[[], Any], steps: int, seed: int) -> None:
+    """Some compiled envs as plain Python, where what is wrong raises."""
+    from shoal.vector.native import Native
+
+    with Native(creator, UNCOMPILED_ENVS, debug=True) as vec:
+        vec.action_space.seed(seed)
+        _require_inside(vec, vec.reset(seed=seed)[0])
+        for _ in range(max(steps, UNCOMPILED_STEPS)):
+            obs, rewards, *_ = vec.step(vec.action_space.sample())
+            _require_inside(vec, obs)
+            require(np.isfinite(rewards).all(), "rewards must be finite numbers", rewards)
+
+
+def _require_inside(vec: Any, obs: Any) -> None:
+    require(
+        obs in vec.observation_space,
+        f"observations must be in the env's observation_space {vec.single_observation_space}",
+        obs,
+    )

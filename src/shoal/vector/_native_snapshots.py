@@ -69,6 +69,7 @@ class NativeSnapshots(VectorEnv):
         if not isinstance(snapshot, dict) or "some" not in snapshot:
             if env_ids is not None:
                 raise SnapshotError("env_ids: expected None, because the snapshot is of all envs")
+            self._check_count(snapshot)
             super().restore(snapshot)
             return
         self._check_idle("restore")
@@ -91,6 +92,15 @@ class NativeSnapshots(VectorEnv):
         for env, seed in zip(envs.tolist(), snapshot["seeds"], strict=True):
             self._seeds_given[env] = seed
         self._quick = False
+
+    def _check_count(self, snapshot: Any) -> None:
+        kind = snapshot.get("kind") if isinstance(snapshot, dict) else None
+        theirs, ours = (kind or self._kind()).get("number of rows"), self.num_rows
+        if theirs != ours:
+            raise SnapshotError(
+                f"the snapshot is of a vec with another number of rows: {theirs}, not {ours}. Between vecs "
+                "of different sizes take snapshot(env_ids) of one and restore(snapshot, env_ids) in the other"
+            )
 
     def _places(self, env_ids: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         envs = np.asarray(env_ids)

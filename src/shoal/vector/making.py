@@ -13,8 +13,8 @@ from gymnasium.vector import AutoresetMode
 
 from shoal.emulation import Creator, is_env
 from shoal.errors import ArgumentError, ArgumentTypeError
-from shoal.native import is_native
-from shoal.registry import Source, find
+from shoal.native.spec import Spec
+from shoal.registry import Source, find, source_of
 from shoal.vector._cores import usable_cores
 from shoal.vector._plan import split
 from shoal.vector.arguments import autoreset, creators_of
@@ -141,7 +141,7 @@ def make(
         "episode_stats": episode_stats,
         "rows_as_envs": rows_as_envs,
     }
-    compiled = bool(sources) and is_native(sources[0].create) and not wrappers
+    compiled = bool(sources) and sources[0].native is not None and not wrappers
     if backend == "native" or (backend == "auto" and compiled):
         vec = _native(env, sources, num_envs, env_kwargs, wrappers, for_processes, observation_mode)(
             render_mode=render_mode, debug=debug, **common
@@ -201,10 +201,26 @@ def _native(
             f"{', '.join(wrong)}: compiled envs run on threads in this process and have no such thing. Leave "
             "it away, or use backend='multiprocessing', where each is an env of its own"
         )
-    creators: Any = [source.create for source in sources]
+    given = dict(env_kwargs or {})
+    # One creator for each name: so Native sees that all are the same.
+    named = {source.name: _registered_native(source, given) for source in sources if source.name}
+    creators: Any = [named.get(source.name, source.create) for source in sources]
     if isinstance(env, str) or callable(env):
         (creators,) = creators
     return partial(Native, creators, num_envs, env_kwargs=env_kwargs, **asked)
+
+
+def _registered_native(source: Source, given: Mapping[str, Any]) -> Callable[..., Any]:
+    """The class of compiled envs that a name stands for, with what it was registered with."""
+    if source.native is None:
+        return source.create
+    own = {name: value for name, value in source.defaults.items() if name not in given}
+    limit = source.max_episode_steps
+    if limit is not None and "max_episode_steps" not in given:
+        # As with Gymnasium's TimeLimit around the env: the class's own limit holds too.
+        steps = Spec.of(source.native, {**own, **given}).max_steps
+        own["max_episode_steps"] = min(limit, steps or limit)
+    return partial(source.native, **own) if own else source.native
 
 
 def make_own(env: str, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
@@ -248,7 +264,7 @@ def _sources(env: Any) -> list[Source]:
     if isinstance(env, str):
         return [find(env)]
     if callable(env) and not is_env(env):
-        return [Source(env)]
+        return [source_of(env)]
     if isinstance(env, Iterable) and not is_env(env):
         return [source for each in env for source in _sources(each)]
     return [Source(creator) for creator in creators_of(env, None)]  # says what is wrong

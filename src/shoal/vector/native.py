@@ -348,6 +348,11 @@ class Native(NativeSnapshots):
     def _set_attr(self, name: str, values: Sequence[Any]) -> None:
         self._check_owner()
         column = self._column_of(name)
+        if column is None and name in self._native_spec.constants:
+            raise AttributeError(
+                f"{name}: this is a constant of {self._native_spec.cls.__name__}, compiled in. Pass another "
+                "value as env_kwargs when the vec is made, or let it be a parameter of the class"
+            )
         if column is None:
             known = ", ".join([*self._native_spec.parameters, *(self._native_spec.state.names or ())])
             raise AttributeError(f"{name}: expected a parameter or a field of the state: {known}")

@@ -1,0 +1,112 @@
+"""`shoal eval`: how well the policy of a run plays, and a replay to look at."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from tyro.conf import Positional, arg
+
+from shoal.errors import ArgumentError, MissingExtra
+
+if TYPE_CHECKING:
+    from shoal.learn import Evaluation, Policy
+    from shoal.vector.base import VectorEnv
+
+MOST_FRAMES = 600
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Let the policy of a run play whole episodes, the same number in every env.
+
+    Example: shoal eval runs/CartPole-v1-20260101-120000 --episodes 20
+    """
+
+    run_dir: Annotated[str, Positional, arg(metavar="RUN")]
+    """The run's folder."""
+    episodes: int = 20
+    """How many."""
+    seed: int = 0
+    """Of envs and actions."""
+    sample: bool = False
+    """Draw actions, as in training, instead of taking the likeliest."""
+    json: bool = False
+    """Print mean_return, std_return and episodes as JSON."""
+    replay: Annotated[str, arg(metavar="FILE.gif", help_behavior_hint="(default: none)")] = ""
+    """Write one episode as a GIF."""
+
+    def run(self) -> int:
+        """Play and print; returns the exit code."""
+        try:
+            from shoal.learn.evaluate import evaluate
+            from shoal.learn.run import load, read
+        except ImportError as error:  # torch
+            raise MissingExtra(str(error)) from error
+        if self.episodes < 1:
+            raise ArgumentError(f"--episodes: expected at least 1, got {self.episodes}")
+        saved, policy = read(self.run_dir, "policy.pt"), load(self.run_dir)
+        env, kwargs = saved["env"], saved["env_kwargs"]
+        if not env:
+            raise ArgumentError(
+                f"{self.run_dir}: its env has no name to make it by; use shoal.learn.evaluate"
+            )
+        found = evaluate(
+            policy, env, self.episodes, deterministic=not self.sample, seed=self.seed, env_kwargs=kwargs
+        )
+        self._say(found)
+        if self.replay:
+            frames = record(policy, env, kwargs, seed=self.seed, deterministic=not self.sample)
+            write_gif(Path(self.replay), *frames)
+            if not self.json:
+                print(f"replay: {self.replay}")
+        return 0
+
+    def _say(self, found: Evaluation) -> None:
+        if self.json:
+            figures = {
+                "mean_return": found.mean_return,
+                "std_return": found.std_return,
+                "episodes": found.episodes,
+            }
+            print(json.dumps(figures))
+            return
+        print(f"mean return {found.mean_return:.2f}, standard deviation {found.std_return:.2f}")
+        print(f"{found.episodes} episodes of {found.lengths.mean():.0f} steps in the mean")
+
+
+def record(
+    policy: Policy, env: str, env_kwargs: dict[str, Any], *, seed: int, deterministic: bool = True
+) -> tuple[list[np.ndarray[Any, Any]], float]:
+    """The frames of one episode, and how many make a second.
+
+    Raises:
+        ArgumentError: If the env cannot be rendered.
+    """
+    from shoal.learn.evaluate import evaluate
+    from shoal.vector import make
+
+    frames: list[np.ndarray[Any, Any]] = []
+
+    def look(vec: VectorEnv) -> None:
+        if len(frames) < MOST_FRAMES:
+            frames.append(np.asarray(vec.render()[0]))
+
+    with make(env, 1, env_kwargs=env_kwargs, flat=True, render_mode="rgb_array") as vec:
+        evaluate(policy, vec, 1, deterministic=deterministic, seed=seed, on_step=look)
+        rate = float(vec.metadata.get("render_fps") or 30)
+    return frames, rate
+
+
+def write_gif(path: Path, frames: list[np.ndarray[Any, Any]], rate: float) -> None:
+    """An animation that begins again at its end."""
+    from PIL import Image
+
+    pictures = [Image.fromarray(frame).convert("P", palette=Image.Palette.ADAPTIVE) for frame in frames]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pictures[0].save(
+        path, save_all=True, append_images=pictures[1:], duration=max(20, round(1000 / rate)), loop=0
+    )

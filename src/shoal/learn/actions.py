@@ -1,0 +1,167 @@
+"""What a policy's outputs mean: the distribution over flat actions, and the way to what an env takes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shoal.errors import ArgumentTypeError
+from shoal.flat_actions import MixedBox
+
+FORBIDDEN = -1e9  # a logit: its probability is exactly 0, and 0 times it is 0, which infinity would not be
+MASK = "action_mask"  # the part of an observation, or else of infos, that says what is allowed
+HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
+
+
+class Actions:
+    """Choices, each from a categorical distribution, then quantities, each from a normal one.
+
+    Choices come first in a policy's outputs (as many logits as each has alternatives), then the means.
+    Bounded quantities are chosen between -1 and 1 and stretched to their bounds; what is outside is cut off
+    on its way to the env, not in the loss.
+
+    Attributes:
+        num_outputs: Numbers a policy must give for each row.
+        num_quantities: How many of them are means.
+        width: Numbers an action consists of.
+
+    Args:
+        space: ``vec.single_action_space``.
+    """
+
+    def __init__(self, space: Space[Any]) -> None:
+        self.space = space
+        self._start: NDArray[Any] | int = 0
+        whole = np.ones(0, np.bool_)
+        low: NDArray[Any] = np.zeros(0)
+        high: NDArray[Any] = np.zeros(0)
+        if isinstance(space, spaces.Discrete):
+            sizes, self._start = [int(space.n)], int(space.start)
+        elif isinstance(space, spaces.MultiDiscrete):
+            sizes, self._start = [int(n) for n in space.nvec.reshape(-1)], space.start
+        elif isinstance(space, spaces.MultiBinary):
+            sizes = [2] * math.prod(space.shape)
+        elif isinstance(space, MixedBox):
+            whole = space.whole
+            sizes = [int(n) for n in (space.high - space.low)[whole] + 1]
+            low, high = space.low[~whole], space.high[~whole]
+        elif isinstance(space, spaces.Box) and space.dtype.kind == "f":
+            sizes, low, high = [], space.low.reshape(-1), space.high.reshape(-1)
+        else:
+            raise ArgumentTypeError(
+                f"no distribution over {space}: expected Discrete, MultiDiscrete, MultiBinary or a Box of "
+                "floats. Make the vec with flat=True, which gives any other action space one of these forms"
+            )
+        if isinstance(space, spaces.Box) and whole.size == 0:
+            whole = np.zeros(math.prod(space.shape), np.bool_)
+        self._whole = whole
+        self.sizes, self.num_quantities = sizes, len(low)
+        self.num_choices, self.num_logits = len(sizes), sum(sizes)
+        self.num_outputs = self.num_logits + self.num_quantities
+        self.width = self.num_choices + self.num_quantities
+        self.dtype = torch.float32 if self.num_quantities else torch.int64
+        bounded = np.isfinite(low) & np.isfinite(high)
+        self._middle = np.where(bounded, (low + high) / 2, 0.0)
+        self._half = np.where(bounded, (high - low) / 2, 1.0)
+        self._low, self._high = low, high
+        # Where each logit goes if choices have different numbers of alternatives.
+        most = max(sizes, default=0)
+        self._most = most
+        self._places = torch.tensor([i * most + j for i, n in enumerate(sizes) for j in range(n)])
+        self._even = all(n == most for n in sizes)
+
+    def log_probabilities(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
+        """Of every alternative: [..., choices, alternatives]."""
+        logits = outputs[..., : self.num_logits]
+        if mask is not None:
+            logits = torch.where(mask, logits, FORBIDDEN)
+        if not self._even:
+            wide = logits.new_full((*logits.shape[:-1], self.num_choices * self._most), FORBIDDEN)
+            logits = wide.index_copy(-1, self._places.to(logits.device), logits)
+        return logits.reshape(*logits.shape[:-1], self.num_choices, self._most).log_softmax(-1)
+
+    def sample(
+        self,
+        outputs: Tensor,
+        log_std: Tensor,
+        mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        *,
+        deterministic: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Actions, [..., width], and their log-probabilities."""
+        parts, log_probs = [], []
+        if self.num_choices:
+            chances = self.log_probabilities(outputs, mask)
+            if deterministic:
+                chosen = chances.argmax(-1)
+            else:  # the first of several exponential clocks to ring, each as fast as its action is likely
+                clocks = torch.empty_like(chances).exponential_(generator=generator)
+                chosen = (chances.exp() / clocks).argmax(-1)
+            log_probs.append(chances.gather(-1, chosen[..., None]).squeeze(-1).sum(-1))
+            parts.append(chosen)
+        if self.num_quantities:
+            mean = outputs[..., self.num_logits :]
+            noise = torch.zeros_like(mean) if deterministic else _normal(mean, generator)
+            parts.append(mean + noise * log_std.exp())
+            log_probs.append((-0.5 * noise**2 - log_std - HALF_LOG_TAU).sum(-1))
+        actions = torch.cat([part.to(self.dtype) for part in parts], -1) if len(parts) > 1 else parts[0]
+        return actions, log_probs[0] if len(log_probs) == 1 else log_probs[0] + log_probs[1]
+
+    def evaluate(
+        self, outputs: Tensor, log_std: Tensor, actions: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of actions, and the entropy of what they were drawn from."""
+        log_probs, entropies = [], []
+        if self.num_choices:
+            chances = self.log_probabilities(outputs, mask)
+            chosen = actions[..., : self.num_choices].to(torch.int64)
+            log_probs.append(chances.gather(-1, chosen[..., None]).squeeze(-1).sum(-1))
+            entropies.append(-(chances.exp() * chances).sum((-2, -1)))
+        if self.num_quantities:
+            mean, quantities = outputs[..., self.num_logits :], actions[..., self.num_choices :]
+            distance = (quantities - mean) * (-log_std).exp()
+            log_probs.append((-0.5 * distance**2 - log_std - HALF_LOG_TAU).sum(-1))
+            entropies.append((log_std + HALF_LOG_TAU + 0.5).sum().expand(mean.shape[:-1]))
+        if len(log_probs) == 1:
+            return log_probs[0], entropies[0]
+        return log_probs[0] + log_probs[1], entropies[0] + entropies[1]
+
+    def to_env(self, actions: Tensor) -> NDArray[Any]:
+        """What ``vec.step`` takes."""
+        raw = actions.cpu().numpy()
+        space, lead = self.space, raw.shape[:-1]
+        if not self.num_quantities:
+            if isinstance(space, spaces.Discrete):
+                return raw[..., 0] + self._start if self._start else raw[..., 0]
+            if isinstance(space, MixedBox):
+                return raw.astype(np.float64)
+            return (raw.reshape((*lead, *(space.shape or ()))) + self._start).astype(space.dtype, copy=False)
+        quantities = raw[..., self.num_choices :].astype(np.float64) * self._half + self._middle
+        quantities = quantities.clip(self._low, self._high)
+        if not self.num_choices:
+            return quantities.reshape((*lead, *(space.shape or ()))).astype(space.dtype)
+        mixed = np.empty((*lead, self.width))
+        mixed[..., self._whole], mixed[..., ~self._whole] = raw[..., : self.num_choices], quantities
+        return mixed
+
+
+def _normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    return torch.empty_like(like).normal_(generator=generator)
+
+
+def masks_in(infos: dict[str, Any], rows: int, width: int) -> NDArray[np.bool_] | None:
+    """Actions that are allowed, if infos say so."""
+    given = infos.get(MASK)
+    if given is None or not width:
+        return None
+    masks = np.ones((rows, width), np.bool_)
+    for row in np.flatnonzero(infos[f"_{MASK}"]).tolist():
+        masks[row] = np.asarray(given[row]).reshape(-1) != 0
+    return masks

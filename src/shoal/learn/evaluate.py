@@ -1,0 +1,108 @@
+"""How well a policy plays: whole episodes, the same number from every row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shoal.errors import ArgumentError
+from shoal.learn.actions import masks_in
+from shoal.learn.policy import Policy
+from shoal.vector import make
+from shoal.vector.base import VectorEnv
+
+MOST_ENVS = 32
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What came of it."""
+
+    returns: NDArray[np.float64]
+    """One for each episode."""
+    lengths: NDArray[np.int64]
+
+    @property
+    def mean_return(self) -> float:
+        """Over all episodes."""
+        return float(self.returns.mean())
+
+    @property
+    def std_return(self) -> float:
+        """Likewise, the standard deviation."""
+        return float(self.returns.std())
+
+    @property
+    def episodes(self) -> int:
+        """How many."""
+        return len(self.returns)
+
+
+def evaluate(
+    policy: Policy,
+    env: Any,
+    episodes: int = 20,
+    *,
+    deterministic: bool = True,
+    seed: int = 0,
+    env_kwargs: dict[str, Any] | None = None,
+    on_step: Callable[[VectorEnv], None] | None = None,
+) -> Evaluation:
+    """Play whole episodes.
+
+    Each row plays as many as every other, give or take one: the first that end are mostly short ones.
+
+    Args:
+        policy: That plays.
+        env: A vec (it is reset), or anything `shoal.make` takes.
+        episodes: How many.
+        deterministic: Take the likeliest actions, instead of drawing them.
+        seed: Of envs and actions.
+        env_kwargs: For the envs, if they are made here.
+        on_step: Called with the vec after each step, and after the reset.
+
+    Example:
+        >>> from shoal.learn import PPO, PPOConfig, evaluate
+        >>> with PPO("shoal/CartPole-v1", PPOConfig(total_steps=2048)) as ppo:
+        ...     result = ppo.train()
+        >>> evaluate(ppo.policy, "shoal/CartPole-v1", episodes=8).episodes
+        8
+    """
+    if episodes < 1:
+        raise ArgumentError(f"episodes: expected at least 1, got {episodes}")
+    if not isinstance(env, VectorEnv):
+        envs = min(episodes, MOST_ENVS)
+        with make(env, envs, env_kwargs=env_kwargs, flat=True, num_workers=1) as vec:
+            return evaluate(policy, vec, episodes, deterministic=deterministic, seed=seed, on_step=on_step)
+    rows = env.num_rows
+    quota = np.full(rows, episodes // rows)
+    quota[: episodes % rows] += 1
+    random = torch.Generator(policy.device).manual_seed(seed)
+    state = policy.initial_state(rows)
+    sums, counts = np.zeros(rows), np.zeros(rows, np.int64)
+    returns: list[float] = []
+    lengths: list[int] = []
+    env.async_reset(seed=seed)
+    while quota.any():
+        batch = env.recv()
+        if on_step is not None:
+            on_step(env)
+        sums += batch.rewards
+        counts += ~batch.resets
+        ends = batch.terminations | batch.truncations
+        for row in np.flatnonzero(ends & (quota > 0)).tolist():
+            returns.append(float(sums[row]))
+            lengths.append(int(counts[row]))
+            quota[row] -= 1
+        sums[ends], counts[ends] = 0.0, 0
+        if state is not None:
+            state *= torch.from_numpy(~batch.resets).to(state.device)[None, :, None]
+        masks = None if policy.has_masks else masks_in(batch.infos, rows, policy.actions.num_logits)
+        env.send(policy.act_batch(batch.obs, deterministic, state, action_mask=masks, generator=random))
+    env.recv()
+    return Evaluation(np.array(returns), np.array(lengths))

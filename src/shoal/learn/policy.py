@@ -1,0 +1,209 @@
+"""The policy: flat observations -> distribution over actions, and value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from shoal.errors import ArgumentError
+from shoal.layout import Layout
+from shoal.learn.actions import MASK, Actions
+from shoal.learn.encoder import ACTIVATIONS, Encoder
+from shoal.learn.lstm import LSTM
+from shoal.learn.unpack import leaf, unpack
+
+
+class Policy(nn.Module):
+    """An actor and a critic on one trunk: encoder, layers (the last may be an LSTM), one layer of outputs.
+
+    Args:
+        layout: Of the observations: ``vec.observation_layout``.
+        action_space: ``vec.single_action_space``.
+        hidden: Widths of the layers.
+        lstm: Whether the last of them is an LSTM.
+        activation: "tanh" or "relu".
+        normalize_observations: Whether the default encoder brings vectors to one scale.
+        encoder: A module of your own: it receives nested tensors and returns [rows, ``out_features``], an
+            attribute that it must have.
+
+    Example:
+        >>> import shoal
+        >>> from shoal.learn import Policy
+        >>> with shoal.make("shoal/CartPole-v1", num_envs=3) as vec:
+        ...     policy = Policy(vec.observation_layout, vec.single_action_space)
+        ...     obs, infos = vec.reset(seed=0)
+        ...     actions = policy.act_batch(obs)
+        >>> actions.shape, actions.dtype
+        ((3,), dtype('int64'))
+    """
+
+    log_std: Tensor
+    return_scale: Tensor
+
+    def __init__(
+        self,
+        layout: Layout,
+        action_space: Space[Any],
+        *,
+        hidden: tuple[int, ...] = (64, 64),
+        lstm: bool = False,
+        activation: str = "tanh",
+        normalize_observations: bool = True,
+        encoder: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if lstm and not hidden:
+            raise ArgumentError(
+                "hidden: expected at least one width with lstm=True, for the last layer is it"
+            )
+        self.layout, self.actions = layout, Actions(action_space)
+        self.own_encoder = encoder is not None
+        self.encoder = encoder if encoder is not None else Encoder(layout, normalize=normalize_observations)
+        width = getattr(self.encoder, "out_features", None)
+        if not isinstance(width, int):
+            raise ArgumentError(
+                f"encoder: expected an attribute out_features, the numbers that {type(encoder).__name__} "
+                f"returns for each row, got {width!r}"
+            )
+        self.activation = ACTIVATIONS[activation]
+        self.trunk = nn.ModuleList()
+        for size in hidden[:-1] if lstm else hidden:
+            self.trunk.append(_layer(width, size, math.sqrt(2)))
+            width = size
+        self.lstm = LSTM(width, hidden[-1]) if lstm else None
+        width = hidden[-1] if lstm else width
+        self.head = _layer(width, self.actions.num_outputs + 1, 1.0)
+        with torch.no_grad():  # at first all actions are about equally likely
+            self.head.weight[:-1] *= 0.01
+        self.log_std = nn.Parameter(torch.full((self.actions.num_quantities,), -0.5))
+        # By which returns were divided; 1 unless they are normalised.
+        self.register_buffer("return_scale", torch.ones((), dtype=torch.float64))
+        mask = [field for field in layout.fields if field.path == (MASK,)]
+        self._mask_field = mask[0] if mask and mask[0].size == self.actions.num_logits else None
+        self.has_masks = self._mask_field is not None  # in its observations
+
+    # -- tensors -----------------------------------------------------------------------------------------
+
+    def forward(
+        self, obs: Tensor, starts: Tensor | None = None, state: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Outputs and values of rows, or with an LSTM of whole sequences, [steps, rows, ...]."""
+        features = self._features(obs)
+        if self.lstm is not None:
+            assert starts is not None
+            assert state is not None
+            features = self.lstm(features, starts, state)
+        return self._split(self.head(features))
+
+    def step(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Outputs and values of rows at one moment, and their next state."""
+        features = self._features(obs)
+        if self.lstm is not None:
+            assert state is not None
+            state = self.lstm.step(features, state)
+            features = state[0]
+        return (*self._split(self.head(features)), state)
+
+    def mask_in(self, obs: Tensor) -> Tensor | None:
+        """The alternatives that are allowed, if observations say so."""
+        if self._mask_field is None:
+            return None
+        lead = obs.shape[: obs.dim() - len(self.layout.flat_shape)]
+        flat = obs.reshape(*lead, math.prod(self.layout.flat_shape))
+        return leaf(flat, self._mask_field, self.layout).reshape(*lead, -1) != 0
+
+    def observe(self, obs: Tensor) -> None:
+        """Take observations, [N, ...], into account by which they are brought to one scale."""
+        if not self.own_encoder:
+            self.encoder.observe(obs)  # type: ignore[operator]
+
+    def _features(self, obs: Tensor) -> Tensor:
+        if self.own_encoder:
+            lead = obs.shape[: obs.dim() - len(self.layout.flat_shape)]
+            rows = obs.reshape(math.prod(lead), *self.layout.flat_shape)
+            features = self.encoder(unpack(rows, self.layout)).reshape(*lead, -1)
+        else:
+            features = self.encoder(obs)
+        for layer in self.trunk:
+            features = self.activation(layer(features))
+        return features  # type: ignore[no-any-return]
+
+    def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        return outputs[..., :-1], outputs[..., -1]
+
+    # -- arrays ------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.head.weight.device
+
+    def initial_state(self, rows: int) -> Tensor | None:
+        """The state at the beginning of episodes; None without an LSTM."""
+        return None if self.lstm is None else torch.zeros(2, rows, self.lstm.width, device=self.device)
+
+    @torch.no_grad()
+    def act_batch(
+        self,
+        obs: Any,
+        deterministic: bool = False,
+        state: Tensor | None = None,
+        *,
+        action_mask: NDArray[Any] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> NDArray[Any]:
+        """Actions for a batch of observations, as ``vec.step`` takes them.
+
+        Args:
+            obs: As the vec gives them: flat rows, or values of the observation space.
+            deterministic: Take the likeliest actions, instead of drawing them.
+            state: With an LSTM, from `initial_state`; it is written to. Set the columns of rows that begin an
+                episode to 0.
+            action_mask: Alternatives that are allowed, if observations do not say so themselves.
+            generator: To draw from.
+        """
+        flat = self.rows(obs)
+        if self.lstm is not None and state is None:
+            raise ArgumentError(
+                "state: this policy has a memory: pass policy.initial_state(rows), and keep it"
+            )
+        outputs, _, after = self.step(flat, state)
+        if after is not None and state is not None:
+            state.copy_(after)
+        mask = self.mask_in(flat)
+        if action_mask is not None:
+            mask = torch.as_tensor(action_mask, device=self.device) != 0
+        actions, _ = self.actions.sample(outputs, self.log_std, mask, generator, deterministic=deterministic)
+        return self.actions.to_env(actions)
+
+    @torch.no_grad()
+    def value_batch(self, obs: Any, state: Tensor | None = None) -> NDArray[np.float64]:
+        """The returns it expects, in the env's own units."""
+        values = self.step(self.rows(obs), state)[1]
+        return (values.double() * self.return_scale).cpu().numpy()
+
+    def rows(self, obs: Any) -> Tensor:
+        """Observations of a vec as a tensor of flat rows."""
+        layout = self.layout
+        if isinstance(obs, np.ndarray):
+            lead = obs.ndim - len(layout.flat_shape)
+            if obs.dtype == layout.flat_dtype and lead >= 0 and obs.shape[lead:] == tuple(layout.flat_shape):
+                return torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
+        raise ArgumentError(
+            f"obs: expected flat rows of dtype {layout.flat_dtype} and shape (rows, "
+            f"{', '.join(map(str, layout.flat_shape))}), got {type(obs).__name__} "
+            f"{getattr(obs, 'dtype', '')}{getattr(obs, 'shape', '')}. Make the vec with flat=True"
+        )
+
+
+def _layer(inputs: int, outputs: int, gain: float) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer

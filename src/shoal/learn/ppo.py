@@ -1,0 +1,463 @@
+"""PPO: proximal policy optimisation on any vec.
+
+    collect    recv, act, store, send, until enough columns are full: `Collector`
+    learn      advantages, then some passes over the experience in minibatches: `PPO`, below
+
+The pieces (`Rollout`, `losses`, `Policy`, `gae`) can be used in a loop of one's own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+from torch import Tensor, nn
+
+from shoal import _core
+from shoal.errors import ArgumentError, ArgumentTypeError
+from shoal.learn import losses
+from shoal.learn.collector import HOPS, Collector
+from shoal.learn.episodes import Episodes
+from shoal.learn.moments import Moments
+from shoal.learn.policy import Policy
+from shoal.learn.ppo_config import PPOConfig
+from shoal.learn.rollout import Experience, Rollout, discounted_sums
+from shoal.vector import make
+from shoal.vector.base import VectorEnv
+
+
+@dataclass(frozen=True)
+class Update:
+    """How it stands after an update."""
+
+    steps: int
+    """Transitions so far."""
+    total_steps: int
+    updates: int
+    seconds: float
+    """Of training, those before a resume included."""
+    steps_per_second: float
+    """In this update."""
+    episodes: int
+    """Finished so far."""
+    mean_return: float
+    """Of the last 100 episodes; not a number if there are none."""
+    mean_length: float
+    learning_rate: float
+    losses: dict[str, float]
+    """policy, value, entropy, approx_kl, clip_fraction, explained_variance, grad_norm."""
+    split: dict[str, float] = field(default_factory=dict)
+    """Seconds of this update by hop: wait, act, store, send, learn."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of training."""
+
+    steps: int
+    updates: int
+    episodes: int
+    seconds: float
+    mean_return: float
+    """Of the last 100 episodes."""
+    stopped: bool
+    """Whether somebody ended it early."""
+
+
+class PPO:
+    """A learner, its policy and its vec.
+
+    Args:
+        env: A vec with NEXT_STEP autoreset (flat, if observations or actions are structured), or anything
+            that `shoal.make` takes.
+        config: How to learn.
+        encoder: A module of your own instead of the default encoder; see `Policy`.
+        env_kwargs: For the envs, if the learner makes them.
+
+    Example:
+        >>> from shoal.learn import PPO, PPOConfig
+        >>> with PPO("shoal/CartPole-v1", PPOConfig(total_steps=4096, seed=3)) as ppo:
+        ...     result = ppo.train()
+        >>> result.steps >= 4096, result.mean_return > 10
+        (True, True)
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        config: PPOConfig | None = None,
+        *,
+        encoder: nn.Module | None = None,
+        env_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        self.config = config = PPOConfig() if config is None else config
+        self._owns = not isinstance(env, VectorEnv)
+        self.vec = vec = _made(env, config, env_kwargs) if self._owns else _checked(env, config)
+        try:
+            self._prepare(vec, encoder)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self, vec: VectorEnv, encoder: nn.Module | None) -> None:
+        config, rows = self.config, vec.num_rows
+        samples = rows * config.horizon
+        if config.minibatch_size > samples:
+            raise ArgumentError(
+                f"minibatch_size: expected at most {samples}, {rows} rows times a horizon of "
+                f"{config.horizon}, got {config.minibatch_size}. Take a longer horizon, more envs or smaller "
+                "minibatches"
+            )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            self.policy = Policy(
+                vec.observation_layout,
+                vec.single_action_space,
+                hidden=config.hidden,
+                lstm=config.lstm,
+                activation=config.activation,
+                normalize_observations=config.normalize_observations,
+                encoder=encoder,
+            ).to(config.device)
+        self.optimizer = torch.optim.Adam(
+            self.policy.parameters(), config.learning_rate, eps=1e-5, fused=True
+        )
+        self._minibatches = max(1, round(samples / config.minibatch_size))
+        self._random = torch.Generator().manual_seed(config.seed + 1)  # of the order of minibatches
+        self._collector = Collector(vec, self.policy, config.horizon, config.seed)
+        self._rollouts: list[Rollout] = []
+        # With overlap, the policy that acts is one update behind, and one rollout waits while one is made.
+        self._actor = deepcopy(self.policy) if config.mode == "overlap" else self.policy
+        self._waiting: int | None = None
+        self._return_moments, self._return_sums = Moments(1), np.zeros(rows, np.float32)
+        self.updates = self._learnt = 0  # updates, and transitions that they were of
+        self.seconds = 0.0
+        self._learning_seconds = 0.0
+        self._stops = False
+
+    @property
+    def steps(self) -> int:
+        """Transitions so far."""
+        return self._collector.steps
+
+    @property
+    def episodes(self) -> Episodes:
+        """Those that have ended."""
+        return self._collector.episodes
+
+    # -- training ----------------------------------------------------------------------------------------
+
+    def train(self, on_update: Callable[[Update], None] | None = None) -> Result:
+        """Learn until `total_steps`, or until `stop` is called.
+
+        Args:
+            on_update: Called after each update.
+        """
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.config.torch_threads)
+        self._stops = False
+        try:
+            if not self._rollouts:
+                self._rollouts = self._collector.begin(2 if self.config.mode == "overlap" else 1)
+            if self.config.mode == "overlap":
+                self._train_overlapping(on_update)
+            else:
+                while self.steps < self.config.total_steps and not self._stops:
+                    begun, steps = time.perf_counter(), self.steps
+                    self._collector.collect(self._rollouts[0], self.policy)
+                    figures = self._learn(self._rollouts[0])
+                    self._tell(on_update, begun, steps, figures)
+        finally:
+            torch.set_num_threads(threads)
+        mean = self.episodes.mean_return()
+        stopped = self._stops and self.steps < self.config.total_steps
+        return Result(self.steps, self.updates, self.episodes.count, self.seconds, mean, stopped)
+
+    def stop(self) -> None:
+        """Let training end after the update that is under way. Any thread or signal handler may call it."""
+        self._stops = True
+
+    def _train_overlapping(self, on_update: Callable[[Update], None] | None) -> None:
+        """Learn from one rollout while the policy before makes the next: always one behind, never more."""
+        with ThreadPoolExecutor(1, "shoal-collect") as beside:
+            while self.steps < self.config.total_steps and not self._stops:
+                begun, steps = time.perf_counter(), self.steps
+                if self._waiting is None:
+                    self._collector.collect(self._rollouts[0], self._actor)
+                    self._waiting = 0
+                    continue
+                making = 1 - self._waiting
+                made = beside.submit(self._collector.collect, self._rollouts[making], self._actor)
+                try:
+                    figures = self._learn(self._rollouts[self._waiting])
+                finally:
+                    made.result()
+                self._waiting = making
+                self._actor.load_state_dict(self.policy.state_dict())
+                self._tell(on_update, begun, steps, figures)
+
+    # -- learning ----------------------------------------------------------------------------------------
+
+    def _learn(self, rollout: Rollout) -> dict[str, float]:
+        """One update; returns its figures."""
+        begun, config, policy = time.perf_counter(), self.config, self.policy
+        experience = rollout.take()
+        rate = config.learning_rate
+        if config.anneal:
+            rate *= max(0.0, 1 - (self._learnt / config.total_steps))
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        advantages, returns = self._targets(experience)
+        figures = _Figures()
+        stop = False
+        for _ in range(config.epochs):
+            for batch in self._minibatches_of(experience, advantages, returns):
+                kl = self._descend(batch, figures)
+                if config.target_kl and kl > 1.5 * config.target_kl:
+                    stop = True
+                    break
+            if stop:
+                break
+        acts = torch.from_numpy(experience.acts)
+        result = figures.means()
+        result["explained_variance"] = losses.explained_variance(experience.values[acts], returns[acts])
+        policy.observe(experience.obs[acts].to(policy.device))
+        rollout.release()
+        self.updates += 1
+        self._learnt += int(experience.acts.sum())
+        self._learning_seconds += time.perf_counter() - begun
+        return result
+
+    def _targets(self, experience: Experience) -> tuple[Tensor, Tensor]:
+        """Advantages of all entries, and the returns that values are to predict."""
+        config, rewards = self.config, experience.rewards
+        if config.normalize_returns:
+            sums = discounted_sums(experience, config.gamma, self._return_sums)
+            self._return_moments.update(torch.from_numpy(sums.reshape(-1, 1)))
+            scale = float(self._return_moments.variance) ** 0.5 or 1.0
+            self.policy.return_scale.fill_(scale)
+            rewards = rewards / np.float32(scale)
+        advantages = np.empty_like(rewards)
+        _core.gae(
+            rewards,
+            experience.values.numpy(),
+            experience.last_values,
+            experience.terminations,
+            experience.truncations,
+            experience.acts,
+            experience.carries,
+            config.gamma,
+            config.gae_lambda,
+            advantages,
+        )
+        found = torch.from_numpy(advantages)
+        returns = found + experience.values
+        acting = found[torch.from_numpy(experience.acts)]
+        return (found - acting.mean()) / (acting.std() + 1e-8), returns
+
+    def _minibatches_of(self, experience: Experience, advantages: Tensor, returns: Tensor) -> Any:
+        """One pass: entries in random order, or with an LSTM whole columns."""
+        device, policy = self.policy.device, self.policy
+        numbers = torch.stack([experience.log_probs, advantages, returns, experience.values], -1)
+        if policy.lstm is None:
+            acting = torch.from_numpy(np.flatnonzero(experience.acts))
+            order = acting[torch.randperm(len(acting), generator=self._random)]
+            parts = (experience.obs, experience.actions, numbers, experience.action_masks)
+            flat = [None if part is None else part.reshape(-1, *part.shape[2:]) for part in parts]
+            for chosen in order.tensor_split(self._minibatches):
+                picked = [None if part is None else part[chosen].to(device) for part in flat]
+                yield _Minibatch(picked[0], picked[1], picked[2], picked[3])  # type: ignore[arg-type]
+            return
+        order = torch.randperm(len(experience.rows), generator=self._random)
+        acts = torch.from_numpy(experience.acts).float()
+        assert experience.states is not None
+        for chosen in order.tensor_split(min(self._minibatches, len(order))):
+            masks = experience.action_masks
+            yield _Minibatch(
+                experience.obs[:, chosen].to(device),
+                experience.actions[:, chosen].to(device),
+                numbers[:, chosen].to(device),
+                None if masks is None else masks[:, chosen].to(device),
+                acts[:, chosen].to(device),
+                experience.starts[:, chosen].to(device),
+                experience.states[:, chosen].to(device),
+            )
+
+    def _descend(self, batch: _Minibatch, figures: _Figures) -> float:
+        """One gradient step; returns how far the policy has moved."""
+        config, policy = self.config, self.policy
+        old_log_probs, advantages, returns, old_values = batch.numbers.unbind(-1)
+        outputs, values = policy(batch.obs, batch.starts, batch.states)
+        allowed = policy.mask_in(batch.obs) if batch.masks is None else batch.masks
+        log_probs, entropy = policy.actions.evaluate(outputs, policy.log_std, batch.actions, allowed)
+        by_policy, ratios = losses.policy_loss(log_probs, old_log_probs, advantages, config.clip)
+        of_policy = losses.mean(by_policy, batch.weights)
+        of_value = losses.mean(
+            losses.value_loss(values, returns, old_values, config.clip_value), batch.weights
+        )
+        of_entropy = losses.mean(entropy, batch.weights)
+        # Twice: value_loss is half the squared error, and the weight is of the whole, as elsewhere.
+        loss = of_policy + 2 * config.value_weight * of_value - config.entropy * of_entropy
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm)
+        self.optimizer.step()
+        with torch.no_grad():
+            kl = losses.mean(losses.approximate_kl(ratios), batch.weights)
+            clipped = losses.mean(((ratios - 1).abs() > config.clip).float(), batch.weights)
+            figures.add(of_policy, of_value, of_entropy, kl, clipped, norm)
+        return float(kl) if config.target_kl else 0.0
+
+    def _tell(
+        self,
+        on_update: Callable[[Update], None] | None,
+        begun: float,
+        steps: int,
+        figures: dict[str, float],
+    ) -> None:
+        seconds = time.perf_counter() - begun
+        self.seconds += seconds
+        collector = self._collector
+        split = {**collector.seconds, "learn": self._learning_seconds}
+        collector.seconds, self._learning_seconds = dict.fromkeys(HOPS, 0.0), 0.0
+        if on_update is None:
+            return
+        episodes = self.episodes
+        on_update(
+            Update(
+                self.steps,
+                self.config.total_steps,
+                self.updates,
+                self.seconds,
+                (self.steps - steps) / seconds,
+                episodes.count,
+                episodes.mean_return(),
+                episodes.mean_length(),
+                self.optimizer.param_groups[0]["lr"],
+                figures,
+                split,
+            )
+        )
+
+    # -- to go on later ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it between two updates: from there training goes on bit for bit."""
+        return {
+            "collector": self._collector.state_dict(self._rollouts),
+            "policy": self.policy.state_dict(),
+            "actor": self._actor.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "random": self._random.get_state(),
+            "waiting": self._waiting,
+            "return_moments": self._return_moments.state_dict(),
+            "return_sums": self._return_sums.copy(),
+            "counts": (self.updates, self._learnt, self.seconds),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Go on from there; False if the envs could not be saved, and begin new episodes."""
+        self.policy.load_state_dict(state["policy"])
+        if self._actor is not self.policy:
+            self._actor.load_state_dict(state["actor"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._random.set_state(state["random"])
+        self._return_moments.load_state_dict(state["return_moments"])
+        self.updates, self._learnt, self.seconds = state["counts"]
+        self._rollouts = self._collector.load_state_dict(state["collector"])
+        if not self._rollouts:
+            return False
+        self._waiting, self._return_sums = state["waiting"], state["return_sums"].copy()
+        return True
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Save the policy: `shoal.learn.load` gives it back."""
+        from shoal.learn.run import save_policy
+
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        save_policy(path, self, {"env": self.vec.env_name, "env_kwargs": {}})
+
+    def close(self) -> None:
+        """Close the vec, if the learner made it."""
+        if self._owns:
+            self.vec.close()
+
+    def __enter__(self) -> Self:
+        """For ``with``."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close it."""
+        self.close()
+
+
+@dataclass
+class _Minibatch:
+    obs: Tensor
+    actions: Tensor
+    numbers: Tensor
+    """Log-probability, advantage, return, value."""
+    masks: Tensor | None
+    weights: Tensor | None = None
+    starts: Tensor | None = None
+    states: Tensor | None = None
+
+
+class _Figures:
+    """Sums of tensors, read once at the end."""
+
+    NAMES = ("policy", "value", "entropy", "approx_kl", "clip_fraction", "grad_norm")
+
+    def __init__(self) -> None:
+        self._rows: list[Tensor] = []
+
+    def add(self, *figures: Tensor) -> None:
+        self._rows.append(torch.stack([figure.detach() for figure in figures]))
+
+    def means(self) -> dict[str, float]:
+        return dict(zip(self.NAMES, torch.stack(self._rows).mean(0).tolist(), strict=True))
+
+
+def _made(env: Any, config: PPOConfig, env_kwargs: dict[str, Any] | None) -> VectorEnv:
+    asynchronous: dict[str, Any] = {}
+    if config.mode == "async":
+        if config.num_envs < 2:
+            raise ArgumentError("num_envs: expected at least 2 with mode='async', got 1")
+        asynchronous = {"batch_size": config.num_envs // 2, "order": "ready"}
+    return make(
+        env,
+        config.num_envs,
+        env_kwargs=env_kwargs,
+        num_workers=config.num_workers,
+        flat=True,
+        copy=False,
+        **asynchronous,
+    )
+
+
+def _checked(vec: VectorEnv, config: PPOConfig) -> VectorEnv:
+    if vec.autoreset_mode is not AutoresetMode.NEXT_STEP:
+        raise ArgumentError(
+            f"env: expected a vec with autoreset_mode=NEXT_STEP, got {vec.autoreset_mode}: the learner looks "
+            "for last observations in their place"
+        )
+    structured = not isinstance(vec.observation_layout.space.shape, tuple)
+    if not vec.flat and (structured or vec.observation_layout.is_bytes):
+        raise ArgumentTypeError(
+            f"env: its observations are structured, {vec.observation_layout.space}: make the vec with "
+            "flat=True"
+        )
+    asynchronous = vec.batch_size < vec.num_envs
+    if asynchronous and config.mode != "async":
+        raise ArgumentError("mode: expected 'async', because the vec hands out less than all rows at a time")
+    return vec

@@ -1,0 +1,55 @@
+"""Settings that are known to work, by env. They are defaults: what is asked for goes before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_ATARI: dict[str, Any] = {
+    "num_envs": 16,
+    "horizon": 128,
+    "epochs": 4,
+    "minibatch_size": 512,
+    "learning_rate": 2.5e-4,
+    "clip": 0.1,
+    "entropy": 0.01,
+    "hidden": (),
+    "normalize_returns": False,
+    "total_steps": 10_000_000,
+    "torch_threads": 2,
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {"num_envs": 16, "horizon": 64, "minibatch_size": 256, "learning_rate": 2.5e-3},
+    "shoal/CartPole-v1": {"num_envs": 64},
+    "Pendulum-v1": {"gamma": 0.9, "total_steps": 200_000, "learning_rate": 1e-3, "entropy": 0.0},
+    "shoal/Pendulum-v1": {"gamma": 0.9, "total_steps": 200_000, "learning_rate": 1e-3, "entropy": 0.0},
+    "LunarLander-v3": {
+        "total_steps": 1_000_000,
+        "num_envs": 16,
+        "horizon": 256,
+        "minibatch_size": 256,
+        "learning_rate": 3e-4,
+        "gamma": 0.999,
+        "gae_lambda": 0.98,
+        "entropy": 0.01,
+        "epochs": 4,
+    },
+    "minigrid-doorkey-5x5": {
+        "total_steps": 200_000,
+        "num_envs": 32,
+        "horizon": 64,
+        "minibatch_size": 256,
+        "learning_rate": 1e-3,
+        "entropy": 0.01,
+        "epochs": 4,
+    },
+    "atari-*": _ATARI,
+}
+
+
+def preset_for(env: str) -> tuple[str, dict[str, Any]]:
+    """The name of a preset and its settings; no name and none if there is none for this env."""
+    if env in PRESETS:
+        return env, PRESETS[env]
+    family = f"{env.partition('-')[0]}-*"
+    return (family, PRESETS[family]) if family in PRESETS else ("", {})

@@ -1,0 +1,206 @@
+"""The experience buffer: what rows did and saw, in columns of `horizon` steps.
+
+Rows arrive in whatever order a vec hands them out; each writes down its own column, so that its steps stay
+whole and in order. A column that is full waits for the learner and its row goes on in a fresh one. The
+learner takes as many columns as there are rows, whichever are full first: it never waits for the slowest.
+
+An entry, [step, column], is an observation, the action chosen then, and what came of it. An env that is being
+reset has an entry that counts for nothing: `acts` is False there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shoal.batch import Batch
+from shoal.layout import Layout
+from shoal.learn.actions import Actions
+
+Index = Any  # of rows: an array of their numbers, or a slice for all
+
+
+@dataclass(frozen=True)
+class Experience:
+    """Full columns, for one update. Arrays are [steps, columns], views where nothing had to be gathered."""
+
+    obs: Tensor
+    actions: Tensor
+    log_probs: Tensor
+    values: Tensor
+    rewards: NDArray[np.float32]
+    terminations: NDArray[np.bool_]
+    truncations: NDArray[np.bool_]
+    acts: NDArray[np.bool_]
+    carries: NDArray[np.bool_]
+    starts: Tensor
+    last_values: NDArray[np.float32]
+    action_masks: Tensor | None
+    states: Tensor | None
+    """Of an LSTM, before the first steps."""
+    rows: NDArray[np.int64]
+    """Whose columns they are."""
+
+
+class Rollout:
+    """Columns in the making, and those that are full.
+
+    Args:
+        rows: Rows of the vec.
+        horizon: Steps of a column.
+        layout: Of the observations.
+        actions: What an action consists of.
+        state_width: Of an LSTM, or 0.
+        masked: Whether action masks come beside the observations, in ``infos``.
+        spare: Columns beside one for each row. None are needed where all rows arrive together.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        horizon: int,
+        layout: Layout,
+        actions: Actions,
+        *,
+        state_width: int = 0,
+        masked: bool = False,
+        spare: int = 0,
+    ) -> None:
+        self.rows, self.horizon, self._together = rows, horizon, spare == 0
+        columns, shape = rows + spare, (horizon, rows + spare)
+        self._obs = np.zeros((*shape, *layout.flat_shape), layout.flat_dtype)
+        self._actions = torch.zeros((*shape, actions.width), dtype=actions.dtype)
+        self._log_probs, self._values = torch.zeros(shape), torch.zeros(shape)
+        self._rewards = np.zeros(shape, np.float32)
+        self._terminations, self._truncations = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
+        self._acts, self._carries = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
+        self._starts = np.zeros(shape, np.bool_)
+        self._last_values = np.zeros(columns, np.float32)
+        self._masks = np.ones((*shape, actions.num_logits), np.bool_) if masked else None
+        self._states = torch.zeros(2, columns, state_width) if state_width else None
+        self._column, self._cursor = np.arange(rows), np.zeros(rows, np.int64)
+        self._owner = np.arange(columns)
+        self._free = list(range(rows, columns))
+        self._full: list[int] = []
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there are enough full columns for an update."""
+        return len(self._full) >= self.rows
+
+    def _at(self, rows: Index, back: int = 0) -> Any:
+        """Where rows write, or wrote last."""
+        if self._together:
+            return int(self._cursor[0]) - back
+        return self._cursor[rows] - back, self._column[rows]
+
+    def finish(self, batch: Batch, rows: Index) -> NDArray[np.int64]:
+        """Write down what came of the last actions; returns rows whose columns lack only a last value."""
+        # Before its first action a row has nothing to finish: what is written then is written over later.
+        at = self._at(rows, 1)
+        self._rewards[at] = batch.rewards
+        self._terminations[at], self._truncations[at] = batch.terminations, batch.truncations
+        np.logical_not(batch.resets, out=(carries := np.empty_like(batch.resets)))
+        self._carries[at] = carries
+        if self._together:
+            return np.arange(self.rows) if self._cursor[0] == self.horizon else np.zeros(0, np.int64)
+        full: NDArray[np.int64] = rows[self._cursor[rows] == self.horizon]
+        return full
+
+    def close(self, rows: NDArray[np.int64], last_values: NDArray[np.float32]) -> None:
+        """Columns of these rows are full, and what they see now is worth this much; they begin fresh ones."""
+        columns = self._column[rows]
+        self._last_values[columns] = last_values
+        self._full.extend(columns.tolist())
+        self._cursor[rows] = 0
+        if not self._together:
+            self._column[rows] = [self._free.pop() for _ in range(len(rows))]
+            self._owner[self._column[rows]] = rows
+
+    def store(
+        self,
+        batch: Batch,
+        rows: Index,
+        actions: Tensor,
+        log_probs: Tensor,
+        values: Tensor,
+        state: Tensor | None,
+        masks: NDArray[np.bool_] | None,
+    ) -> None:
+        """Write down what rows see and do now; `state` is what an LSTM had before it saw that."""
+        at = self._at(rows)
+        self._obs[at] = batch.obs  # a copy: the arena's rows are written again by the next step
+        self._actions[at], self._log_probs[at], self._values[at] = actions, log_probs, values
+        self._acts[at], self._starts[at] = batch.mask, batch.resets
+        if self._masks is not None:
+            self._masks[at] = True if masks is None else masks
+        if self._states is not None and state is not None:
+            fresh = self._cursor[rows] == 0
+            if fresh.any():
+                self._states[:, torch.from_numpy(self._column[rows][fresh])] = state[
+                    :, torch.from_numpy(fresh)
+                ].cpu()
+        self._cursor[rows] += 1
+
+    def take(self) -> Experience:
+        """The columns for an update. They are free again after `release`."""
+        self._taken, self._full = self._full[: self.rows], self._full[self.rows :]
+        chosen: Any = slice(None) if self._together else np.array(self._taken)
+
+        def pick(array: NDArray[Any]) -> NDArray[Any]:
+            return np.ascontiguousarray(array[:, chosen])
+
+        return Experience(
+            obs=torch.from_numpy(pick(self._obs)),
+            actions=self._actions[:, chosen],
+            log_probs=self._log_probs[:, chosen],
+            values=self._values[:, chosen],
+            rewards=pick(self._rewards),
+            terminations=pick(self._terminations),
+            truncations=pick(self._truncations),
+            acts=pick(self._acts),
+            carries=pick(self._carries),
+            starts=torch.from_numpy(pick(self._starts)),
+            last_values=self._last_values[chosen],
+            action_masks=None if self._masks is None else torch.from_numpy(pick(self._masks)),
+            states=None if self._states is None else self._states[:, chosen],
+            rows=self._owner[chosen],
+        )
+
+    def release(self) -> None:
+        """The columns last taken may be written again."""
+        if not self._together:
+            self._free.extend(reversed(self._taken))
+        self._taken = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it, to go on from."""
+        return {name: _copied(value) for name, value in vars(self).items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        for name, value in state.items():
+            setattr(self, name, _copied(value))
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    return value.copy() if isinstance(value, (np.ndarray, list)) else value
+
+
+def discounted_sums(experience: Experience, gamma: float, sums: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The discounted sum of rewards so far at each entry; `sums` goes on from column to column of a row."""
+    found = np.empty_like(experience.rewards)
+    now = sums[experience.rows]
+    for step in range(len(found)):
+        now = now * np.float32(gamma) + experience.rewards[step]
+        found[step] = now
+        now[experience.terminations[step] | experience.truncations[step]] = 0
+    sums[experience.rows] = now
+    return found

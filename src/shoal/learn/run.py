@@ -1,0 +1,234 @@
+"""A run is a folder: what was asked for, what came of it, and all that is needed to go on.
+
+config.json       algorithm, env and settings
+metrics.jsonl     a line per update, only ever appended to
+events.out.*      the same for TensorBoard, under CleanRL's names
+policy.pt         the policy: `load` gives it back
+checkpoint.pt     all of the learner: `resume` goes on from there
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from shoal.errors import ArgumentError
+from shoal.layout import layout
+from shoal.learn.policy import Policy
+from shoal.learn.ppo import PPO, Update
+from shoal.learn.ppo_config import PPOConfig
+
+SCALARS = {  # CleanRL's names
+    "policy": "losses/policy_loss",
+    "value": "losses/value_loss",
+    "entropy": "losses/entropy",
+    "approx_kl": "losses/approx_kl",
+    "clip_fraction": "losses/clipfrac",
+    "grad_norm": "losses/grad_norm",
+    "explained_variance": "losses/explained_variance",
+}
+
+
+class Run:
+    """Writes a run's folder while it goes on. Call it after each update.
+
+    Args:
+        folder: Which; it must not hold another run.
+        ppo: The learner.
+        env: As it was asked for.
+        env_kwargs: Likewise.
+        checkpoint_seconds: How often all of the learner is saved, beside at the end.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        ppo: PPO,
+        env: str,
+        env_kwargs: dict[str, Any] | None = None,
+        *,
+        checkpoint_seconds: float = 60.0,
+        resumed: bool = False,
+    ) -> None:
+        self.folder, self._ppo, self._env = Path(folder), ppo, {"env": env, "env_kwargs": env_kwargs or {}}
+        if not resumed:
+            if (self.folder / "config.json").exists():
+                raise ArgumentError(
+                    f"{self.folder} holds a run already: choose another folder, or go on with it (--resume)"
+                )
+            self.folder.mkdir(parents=True, exist_ok=True)
+            config = {"algorithm": "ppo", **self._env, "config": asdict(ppo.config)}
+            config["versions"] = {name: importlib.metadata.version(name) for name in ("shoal", "torch")}
+            _write(self.folder / "config.json", json.dumps(config, indent=2).encode())
+        self._metrics = (self.folder / "metrics.jsonl").open("a")
+        self._board = _tensorboard(self.folder)
+        self._last: Update | None = None
+        self._board_due = 0.0
+        self._checkpoint_seconds, self._saved = checkpoint_seconds, time.monotonic()
+
+    def __call__(self, update: Update) -> None:
+        """Write down how it stands."""
+        figures = {
+            "steps": update.steps,
+            "updates": update.updates,
+            "seconds": round(update.seconds, 4),
+            "steps_per_second": round(update.steps_per_second, 1),
+            "episodes": update.episodes,
+            "mean_return": _number(update.mean_return),
+            "mean_length": _number(update.mean_length),
+            "learning_rate": update.learning_rate,
+            **{name: _number(value) for name, value in update.losses.items()},
+        }
+        self._metrics.write(json.dumps(figures) + "\n")
+        self._last, now = update, time.monotonic()
+        if now >= self._board_due:
+            self._to_board(update)
+            # So seldom that it costs less than half a percent, however short updates are.
+            took = time.monotonic() - now
+            self._board_due = now + 200 * took
+        if now - self._saved >= self._checkpoint_seconds:
+            self.save()
+
+    def _to_board(self, update: Update) -> None:
+        if self._board is None:
+            return
+        self._last = None
+        scalars = {SCALARS[name]: value for name, value in update.losses.items()}
+        scalars["charts/SPS"] = update.steps_per_second
+        scalars["charts/learning_rate"] = update.learning_rate
+        scalars["charts/episodic_return"] = update.mean_return
+        scalars["charts/episodic_length"] = update.mean_length
+        for name, value in scalars.items():
+            if not math.isnan(value):
+                self._board.add_scalar(name, value, update.steps)
+
+    def save(self) -> bool:
+        """Save policy and learner; False if the envs are not in it, because they cannot be pickled."""
+        self._metrics.flush()
+        save_policy(self.folder, self._ppo, self._env)
+        state = self._ppo.state_dict()
+        _save(
+            self.folder / "checkpoint.pt", {**self._env, "config": asdict(self._ppo.config), "state": state}
+        )
+        self._saved = time.monotonic()
+        return state["collector"]["envs"] is not None
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._metrics.close()
+        if self._board is not None:
+            if self._last is not None:
+                self._to_board(self._last)
+            self._board.close()
+
+    def __enter__(self) -> Self:
+        """For ``with``."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close it."""
+        self.close()
+
+
+def save_policy(folder: Path, ppo: PPO, env: dict[str, Any]) -> None:
+    """What `load` needs."""
+    config, policy = ppo.config, ppo.policy
+    _save(
+        folder / "policy.pt",
+        {
+            **env,
+            "observation_space": ppo.vec.observation_layout.space,
+            "action_space": ppo.vec.single_action_space,
+            "own_encoder": policy.own_encoder,
+            "arguments": {
+                "hidden": config.hidden,
+                "lstm": config.lstm,
+                "activation": config.activation,
+                "normalize_observations": config.normalize_observations,
+            },
+            "weights": policy.state_dict(),
+        },
+    )
+
+
+def load(run: str | os.PathLike[str], *, encoder: torch.nn.Module | None = None) -> Policy:
+    """The policy of a run, ready to act.
+
+    Only load what you trust: like every pickle, it can run code.
+
+    Args:
+        run: Its folder.
+        encoder: A module like the one it was trained with, if it was one of your own.
+    """
+    saved = read(run, "policy.pt")
+    if saved["own_encoder"] != (encoder is not None):
+        expected = "the encoder of your own that it has" if saved["own_encoder"] else "None"
+        raise ArgumentError(f"encoder: expected {expected}, got {encoder}")
+    plan = layout(saved["observation_space"])
+    policy = Policy(plan, saved["action_space"], encoder=encoder, **saved["arguments"])
+    policy.load_state_dict(saved["weights"])
+    return policy.eval()
+
+
+def resume(run: str | os.PathLike[str], **changes: Any) -> tuple[PPO, str, dict[str, Any], bool]:
+    """The learner of a run as it was when last saved, its env, and whether the envs go on where they were.
+
+    Args:
+        run: Its folder.
+        **changes: Settings that are to be others. Only with none does training go on bit for bit.
+    """
+    saved = read(run, "checkpoint.pt")
+    config = PPOConfig.of({**saved["config"], **changes})
+    ppo = PPO(saved["env"], config, env_kwargs=saved["env_kwargs"])
+    try:
+        exact = ppo.load_state_dict(saved["state"])
+    except BaseException:
+        ppo.close()
+        raise
+    return ppo, saved["env"], saved["env_kwargs"], exact
+
+
+def read(run: str | os.PathLike[str], name: str) -> dict[str, Any]:
+    """A file of a run.
+
+    Raises:
+        ArgumentError: If it is not there.
+    """
+    path = Path(run) / name
+    if not path.exists():
+        raise ArgumentError(f"{run}: expected the folder of a run, but it has no {name}")
+    found: dict[str, Any] = torch.load(path, weights_only=False, map_location="cpu")
+    return found
+
+
+def _number(value: float) -> float | None:
+    """JSON has no word for what is not a number."""
+    return None if math.isnan(value) or math.isinf(value) else value
+
+
+def _save(path: Path, value: Any) -> None:
+    part = path.with_suffix(".part")
+    torch.save(value, part)
+    part.replace(path)  # at once: who is cut off leaves the last one whole
+
+
+def _write(path: Path, content: bytes) -> None:
+    part = path.with_suffix(".part")
+    part.write_bytes(content)
+    part.replace(path)
+
+
+def _tensorboard(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder))

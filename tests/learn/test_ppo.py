@@ -1,0 +1,288 @@
+"""PPO: what is right by construction, each with a test that names it."""
+
+import hashlib
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+
+import shoal
+from shoal import NativeEnv
+from shoal.envs import probes
+from shoal.errors import ArgumentError
+from shoal.learn import PPO, PPOConfig, evaluate
+
+QUICK = {"num_envs": 8, "horizon": 16, "minibatch_size": 64, "epochs": 2, "hidden": (16, 16)}
+
+
+def quick(**settings):
+    return PPOConfig(**{**QUICK, "total_steps": 1000, **settings})
+
+
+def digest(ppo):
+    """Of all weights, and of the normaliser's sums."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(ppo.policy.state_dict().items()):
+        found.update(name.encode() + tensor.numpy().tobytes())
+    return found.hexdigest()
+
+
+def trained(env="shoal/CartPole-v1", **settings):
+    with PPO(env, quick(**settings)) as ppo:
+        ppo.train()
+    return digest(ppo)
+
+
+class Endless(NativeEnv):
+    """Gives 1 for ever, and is cut off every five steps: with a discount of 0.98 all of it is worth 50."""
+
+    observation_space = Box(0, 1, (1,), np.float32)
+    action_space = Discrete(2)
+    max_episode_steps = 5
+
+    @staticmethod
+    def reset(obs):
+        obs[0] = 1.0
+
+    @staticmethod
+    def step(obs):
+        obs[0] = 1.0
+        return 1.0, False
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("normalize_returns", [False, True])
+def test_truncation_bootstraps(normalize_returns):
+    # CHECKLIST 24.
+    config = PPOConfig(
+        total_steps=100_000,
+        num_envs=32,
+        gamma=0.98,
+        learning_rate=2e-2 if not normalize_returns else 5e-3,
+        max_grad_norm=100.0,
+        normalize_returns=normalize_returns,
+    )
+    with PPO(Endless, config) as ppo:
+        ppo.train()
+    assert ppo.policy.value_batch(np.ones((1, 1), np.float32))[0] == pytest.approx(50, abs=1)
+
+
+def test_a_horizon_of_h_stores_h_transitions():
+    # CHECKLIST 25: 8 envs whose episodes do not end here.
+    with PPO("shoal/Pendulum-v1", quick(total_steps=128)) as ppo:
+        result = ppo.train()
+    assert (result.updates, result.steps) == (1, 8 * 16)
+
+
+def test_steps_in_which_an_env_is_reset_are_neither_counted_nor_learnt():
+    # CHECKLIST 25: an episode of a bandit is one step, so that every second entry is a reset.
+    with PPO(probes.Bandit, quick(total_steps=64)) as ppo:
+        assert ppo.train().steps == 8 * 16 / 2
+        assert ppo.episodes.count == 64
+        assert set(ppo.episodes.lengths) == {1}
+
+
+def test_rewards_are_not_clamped():
+    # CHECKLIST 27.
+    class Rich(NativeEnv):
+        observation_space = Box(0, 1, (1,), np.float32)
+        action_space = Discrete(2)
+        max_episode_steps = 4
+
+        @staticmethod
+        def reset(obs):
+            obs[0] = 1.0
+
+        @staticmethod
+        def step(obs):
+            return 1000.0, False
+
+    with PPO(Rich, quick(total_steps=200)) as ppo:
+        ppo.train()
+        assert ppo.episodes.mean_return() == 4000
+
+
+@pytest.mark.parametrize("mode", ["sync", "overlap"])
+@pytest.mark.parametrize("lstm", [False, True])
+def test_the_same_seed_gives_the_same_weights(mode, lstm):
+    # CHECKLIST 29.
+    first, second = (trained(mode=mode, lstm=lstm) for _ in range(2))
+    assert first == second
+    assert trained(mode=mode, lstm=lstm, seed=2) != first
+
+
+def test_workers_do_not_change_the_result():
+    class Python(gymnasium.Env):
+        observation_space = Box(-1, 1, (2,), np.float32)
+        action_space = Discrete(3)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return self.observation_space.low, {}
+
+        def step(self, action):
+            seen = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+            return seen, float(seen[0]) * float(action), self.np_random.random() < 0.1, False, {}
+
+    weights = []
+    for backend in (shoal.Serial, shoal.Multiprocessing):
+        if backend is shoal.Multiprocessing and shoal._core.NAME != "native":
+            pytest.skip("there are no workers without the core")
+        with backend(Python, 8, flat=True, copy=False) as vec, PPO(vec, quick(total_steps=500)) as ppo:
+            ppo.train()
+            weights.append(digest(ppo))
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize("num_envs", [8, 64])
+def test_updates_per_sample_do_not_depend_on_the_number_of_envs(num_envs):
+    # CHECKLIST 32.
+    steps = []
+    with PPO("shoal/Pendulum-v1", quick(num_envs=num_envs, total_steps=1024)) as ppo:
+        step = ppo.optimizer.step
+        ppo.optimizer.step = lambda: (steps.append(1), step())
+        ppo.train()
+    assert len(steps) == 1024 / 64 * 2  # whole episodes of 200 steps: none is reset meanwhile
+
+
+def test_rewards_of_every_episode_are_counted():
+    # CHECKLIST 30.
+    with PPO("shoal/CartPole-v1", quick(total_steps=3000)) as ppo:
+        result = ppo.train()
+    assert result.episodes > 20
+    assert 8 < result.mean_return < 200
+
+
+def test_an_encoder_of_ones_own_receives_nested_tensors():
+    seen = {}
+
+    class Own(torch.nn.Module):
+        out_features = 5
+
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 5)
+
+        def forward(self, obs):
+            seen.update(obs)
+            return self.layer(obs["place"].float())
+
+    class Structured(NativeEnv):
+        observation_space = Dict({"place": Box(0, 1, (2,), np.float32), "kind": Discrete(3)})
+        action_space = Discrete(2)
+        max_episode_steps = 3
+
+        @staticmethod
+        def reset(obs):
+            obs.place[0] = 1.0
+            obs.kind = 2
+
+        @staticmethod
+        def step(obs):
+            return 1.0, False
+
+    with PPO(Structured, quick(total_steps=100), encoder=Own()) as ppo:
+        ppo.train()
+    assert seen["place"].shape[1:] == (2,)
+    assert set(seen["kind"].tolist()) == {2}
+
+
+class Masked(gymnasium.Env):
+    """Four actions, of which one is allowed; any other is an error. The mask is in infos."""
+
+    observation_space = Box(0, 1, (1,), np.float32)
+    action_space = Discrete(4)
+
+    def _seen(self):
+        self.allowed = int(self.np_random.integers(4))
+        return np.zeros(1, np.float32), {"action_mask": np.arange(4) == self.allowed}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._seen()
+
+    def step(self, action):
+        assert action == self.allowed
+        obs, info = self._seen()
+        return obs, 1.0, self.np_random.random() < 0.2, False, info
+
+
+class MaskedInside(Masked):
+    """Likewise, with the mask in its observations."""
+
+    observation_space = Dict({"see": Box(0, 1, (1,), np.float32), "action_mask": Box(0, 1, (4,), np.int8)})
+
+    def _seen(self):
+        obs, info = super()._seen()
+        return {"see": obs, "action_mask": info["action_mask"].astype(np.int8)}, {}
+
+
+@pytest.mark.parametrize("env", [Masked, MaskedInside])
+@pytest.mark.parametrize("lstm", [False, True])
+def test_actions_that_are_not_allowed_are_never_taken(env, lstm):
+    with shoal.Serial(env, 8, flat=True) as vec, PPO(vec, quick(total_steps=600, lstm=lstm)) as ppo:
+        ppo.train()
+        evaluate(ppo.policy, vec, 10, deterministic=False)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"clip_value": 0.001}, {"target_kl": 1e-6}, {"anneal": False}, {"activation": "relu"}, {"hidden": ()}],
+)
+def test_settings_matter(settings):
+    assert trained(**settings) != trained()
+
+
+def test_a_kl_that_is_too_large_ends_an_update():
+    steps = []
+    with PPO("shoal/CartPole-v1", quick(target_kl=1e-9, total_steps=128, epochs=50)) as ppo:
+        step = ppo.optimizer.step
+        ppo.optimizer.step = lambda: (steps.append(1), step())
+        ppo.train()
+    assert len(steps) < 10
+
+
+# -- what is refused -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"total_steps": 0}, "total_steps: expected at least 1, got 0"),
+        ({"gamma": 1.5}, "gamma: expected at least 0 and at most 1, got 1.5"),
+        ({"mode": "fast"}, "mode: expected 'sync', 'overlap' or 'async', got 'fast'"),
+        ({"activation": "sin"}, "activation: expected one of"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, message):
+    with pytest.raises(ArgumentError, match=message):
+        PPOConfig(**settings)
+
+
+def test_a_misspelt_key_is_an_error():
+    # CHECKLIST 31.
+    with pytest.raises(
+        ArgumentError, match="learning_rat: PPO has no such setting: did you mean learning_rate"
+    ):
+        PPOConfig.of({"learning_rat": 1})
+
+
+def test_minibatches_must_fit():
+    with pytest.raises(
+        ArgumentError, match="minibatch_size: expected at most 128, 8 rows times a horizon of 16"
+    ):
+        PPO("shoal/CartPole-v1", quick(minibatch_size=4096))
+
+
+def test_a_vec_must_suit():
+    vec = shoal.make("shoal/CartPole-v1", 8, autoreset_mode="SameStep")
+    with vec, pytest.raises(ArgumentError, match="expected a vec with autoreset_mode=NEXT_STEP"):
+        PPO(vec, quick())
+    vec = shoal.make("shoal/CartPole-v1", 8, batch_size=4)
+    with vec, pytest.raises(ArgumentError, match="mode: expected 'async'"):
+        PPO(vec, quick())
+    vec = shoal.Serial(MaskedInside, 8)
+    with vec, pytest.raises(TypeError, match="make the vec with flat=True"):
+        PPO(vec, quick())

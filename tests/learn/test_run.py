@@ -1,0 +1,152 @@
+"""Runs on disk: what is written, and going on bit for bit."""
+
+import json
+import threading
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+import shoal
+from shoal.errors import ArgumentError
+from shoal.learn import PPO, PPOConfig, Run, evaluate, load, resume
+
+QUICK = {"num_envs": 8, "horizon": 16, "minibatch_size": 64, "epochs": 2, "hidden": (16, 16)}
+
+
+def weights(ppo):
+    return {name: tensor.clone() for name, tensor in ppo.policy.state_dict().items()}
+
+
+def same(first, second):
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def config(**settings):
+    return PPOConfig(**{**QUICK, "total_steps": 3000, **settings})
+
+
+@pytest.mark.parametrize("mode", ["sync", "overlap"])
+@pytest.mark.parametrize("lstm", [False, True])
+@pytest.mark.parametrize("env", ["shoal/CartPole-v1", "CartPole-v1"])
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path, mode, lstm, env):
+    # CHECKLIST 28.
+    with PPO(env, config(mode=mode, lstm=lstm)) as whole:
+        expected = whole.train()
+    with PPO(env, config(mode=mode, lstm=lstm)) as ppo, Run(tmp_path / "run", ppo, env) as run:
+        ppo.train(lambda update: update.updates == 5 and ppo.stop())
+        assert ppo.updates < expected.updates
+        assert run.save()
+    again, name, kwargs, exact = resume(tmp_path / "run")
+    with again:
+        assert (name, kwargs, exact) == (env, {}, True)
+        assert again.steps == ppo.steps
+        found = again.train()
+        assert same(weights(again), weights(whole))
+    assert (found.steps, found.updates, found.episodes) == (
+        expected.steps,
+        expected.updates,
+        expected.episodes,
+    )
+    assert found.mean_return == expected.mean_return
+
+
+class Unpicklable(gymnasium.Env):
+    """Holds something that cannot be saved."""
+
+    observation_space = Box(0, 1, (1,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self):
+        self.held = threading.Lock()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 1.0, self.np_random.random() < 0.1, False, {}
+
+
+def test_envs_that_cannot_be_saved_are_told_of(tmp_path):
+    with (
+        shoal.Serial(Unpicklable, 8, flat=True) as vec,
+        PPO(vec, config()) as ppo,
+        Run(tmp_path, ppo, "unknown") as run,
+    ):
+        ppo.train(lambda update: ppo.stop())
+        assert not run.save()
+    with shoal.Serial(Unpicklable, 8, flat=True) as vec, PPO(vec, config()) as again:
+        state = torch.load(tmp_path / "checkpoint.pt", weights_only=False)["state"]
+        assert not again.load_state_dict(state)
+        assert same(weights(again), weights(ppo))
+        assert again.train().steps >= 3000
+
+
+def test_what_a_run_writes(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with PPO("shoal/CartPole-v1", config()) as ppo, Run(tmp_path, ppo, "shoal/CartPole-v1") as run:
+        result = ppo.train(run)
+        run.save()
+    asked = json.loads((tmp_path / "config.json").read_text())
+    assert (asked["algorithm"], asked["env"], asked["config"]["horizon"]) == ("ppo", "shoal/CartPole-v1", 16)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["updates"] for line in lines] == list(range(1, result.updates + 1))
+    assert lines[-1]["steps"] == result.steps
+    assert lines[-1]["mean_return"] == pytest.approx(result.mean_return)
+    board = EventAccumulator(str(tmp_path))
+    board.Reload()
+    names = set(board.Tags()["scalars"])
+    assert {"charts/episodic_return", "charts/SPS", "losses/value_loss", "losses/approx_kl"} <= names
+    assert board.Scalars("charts/episodic_return")[-1].step == result.steps
+
+
+def test_the_policy_of_a_run_plays_as_it_did(tmp_path):
+    # CHECKLIST 27: its normaliser is saved with it.
+    with PPO("shoal/Pendulum-v1", config()) as ppo:
+        ppo.train()
+        ppo.save(tmp_path)
+    policy = load(tmp_path)
+    assert policy.encoder.moments.count > 0
+    first, second = (evaluate(each, "shoal/Pendulum-v1", 10, seed=3) for each in (ppo.policy, policy))
+    assert first.returns.tolist() == second.returns.tolist()
+    assert policy.return_scale == ppo.policy.return_scale != 1
+
+
+def test_a_folder_holds_one_run(tmp_path):
+    with PPO("shoal/CartPole-v1", config()) as ppo:
+        Run(tmp_path, ppo, "shoal/CartPole-v1").close()
+        with pytest.raises(ArgumentError, match="holds a run already"):
+            Run(tmp_path, ppo, "shoal/CartPole-v1")
+    with pytest.raises(ArgumentError, match=r"expected the folder of a run, but it has no policy\.pt"):
+        load(tmp_path / "none")
+
+
+def test_evaluation_is_not_biased_to_short_episodes():
+    # CHECKLIST 30: half of the envs have episodes of 1 step, half of 9. The first 20 to end would be short.
+    class Uneven(gymnasium.Env):
+        observation_space = Box(0, 1, (1,), np.float32)
+        action_space = Discrete(2)
+        made = 0
+
+        def __init__(self):
+            self.length = 1 if Uneven.made % 2 else 9
+            Uneven.made += 1
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.steps = 0
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            self.steps += 1
+            return np.zeros(1, np.float32), 1.0, self.steps == self.length, False, {}
+
+    with shoal.Serial(Uneven, 4, flat=True) as vec, PPO(vec, config(num_envs=4)) as ppo:
+        found = evaluate(ppo.policy, vec, 20)
+    assert sorted(found.lengths) == [1] * 10 + [9] * 10
+    assert found.mean_return == 5
