@@ -1,0 +1,444 @@
+"""How training is going, in the terminal: a panel that is drawn over itself, or a line now and then.
+
+    learner -(Update)-> Panel -(history)-> frame or line -> console
+
+It is drawn only when it is told something, by whoever tells it: no thread takes time from the envs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import textwrap
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from shoal.learn import Update
+
+# Drawing rests for so many times as long as it took: half a percent of the time is left for logging.
+REST = 200
+FRAME_SECONDS = 0.25  # at least, from one frame to the next
+
+MOST_KEPT = 1000  # updates; more would not fit into a chart
+RECENT = 10  # updates that are judged together: one alone is noise
+LONG = 20  # updates in a row that are no accident
+SMOOTH_SECONDS = 10.0
+
+WIDTH = 100  # at most; wider is harder to read
+CHART_ROWS = (4, 8)  # at least, else there is none; and at most
+CELL, GAP = 23, 2  # of a name with its value
+
+NAMES = {
+    "approx_kl": "kl",
+    "clip_fraction": "clipped",
+    "grad_norm": "gradient",
+    "explained_variance": "expl. variance",
+}
+# By colour, and by shape where there is none.
+HOPS = (("█", "blue"), ("▓", "magenta"), ("▒", "cyan"), ("░", "white"), ("▚", "green"))
+
+
+class Panel:
+    """What a learner tells after each update, for people to look at.
+
+    In a terminal it is one frame, drawn again and again, and the last one stays. Elsewhere it is a line at
+    most every second; the first and the last update always have one. It takes half a percent of the time.
+
+    Args:
+        title: What is trained, how, and where it is saved.
+        console: Where to draw; by default stdout.
+        every: Seconds from one line to the next, where there is no terminal.
+        clock: Tells seconds.
+
+    Example:
+        >>> from shoal.learn import PPO, PPOConfig
+        >>> with (
+        ...     PPO("shoal/CartPole-v1", PPOConfig(total_steps=4096)) as ppo,
+        ...     Panel("CartPole, PPO") as panel,
+        ... ):
+        ...     result = ppo.train(panel)
+        steps .../4,096  return ...  SPS ...  entropy 0...  kl 0...
+    """
+
+    def __init__(
+        self,
+        title: str,
+        console: Console | None = None,
+        *,
+        every: float = 1.0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._title = " ".join(title.split())
+        self._console = console = Console() if console is None else console
+        self._clock = clock
+        self._draws = console.is_interactive and console.encoding.startswith("utf")
+        self._pause = FRAME_SECONDS if self._draws else every
+        self._history: list[Update] = []
+        self._is_shown = True
+        self._next = -math.inf
+        self._live: Live | None = None
+        self._usage: Usage | None = None
+
+    def __enter__(self) -> Self:
+        """For ``with``. Nothing is drawn before the first update."""
+        self._usage = Usage(self._clock)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Draw the last state, and leave it there."""
+        try:
+            if not self._is_shown:
+                self._show()
+        finally:
+            if self._live is not None:
+                self._live.stop()
+                self._live = None
+
+    def __call__(self, update: Update) -> None:
+        """Take in an update, and show it unless it is too soon."""
+        self._history.append(update)
+        self._is_shown = False
+        if len(self._history) > MOST_KEPT:
+            # The first one, which entropy is compared with, and the latest stay; between them every other.
+            del self._history[1 : -5 * LONG : 2]
+        if self._clock() >= self._next:
+            self._show()
+
+    def _show(self) -> None:
+        begun = self._clock()
+        if self._draws:
+            self._draw()
+        else:
+            self._console.print(Text(summary(self._history)), soft_wrap=True)
+        self._is_shown = True
+        ended = self._clock()
+        self._next = ended + max(self._pause, REST * (ended - begun))
+
+    def _draw(self) -> None:
+        # A line less than there are: after the last frame the cursor goes on to the next line.
+        width, height = min(self._console.width, WIDTH), max(1, self._console.height - 1)
+        usage = {} if self._usage is None else self._usage.cells()
+        lines = frame(self._title, self._history, usage, width, height)
+        text = Text("\n", no_wrap=True, overflow="ellipsis", end="").join(lines)
+        if self._live is None:
+            self._live = Live(text, console=self._console, auto_refresh=False)
+            self._live.start(refresh=True)
+        else:
+            self._live.update(text, refresh=True)
+
+
+def summary(history: Sequence[Update]) -> str:
+    """The latest update in a line, for logs."""
+    update = history[-1]
+    parts = [
+        f"steps {update.steps:,}/{update.total_steps:,}",
+        f"return {number(update.mean_return)}",
+        f"SPS {steps_per_second(history):,.0f}",
+        *(
+            f"{NAMES.get(name, name)} {number(update.losses[name])}"
+            for name in ("entropy", "approx_kl")
+            if name in update.losses
+        ),
+    ]
+    return "  ".join(parts)
+
+
+def warnings_for(history: Sequence[Update]) -> list[str]:
+    """What somebody should look into, in plain words, and what to do about it.
+
+    Nothing is judged by a few updates: the first ones compile, warm up and find their scale.
+
+    Args:
+        history: Updates so far, oldest first.
+    """
+    if not history:
+        return []
+    found, latest, recent = [], history[-1], history[-RECENT:]
+    if latest.episodes == 0 and latest.steps >= 0.1 * latest.total_steps:
+        found.append("no episode has finished yet: there are no returns to show")
+    if any(math.isnan(latest.losses.get(name, 0.0)) for name in ("policy", "value")):
+        found.append(
+            "the losses are not numbers any more: look for rewards or observations that are not either"
+        )
+    if len(history) < RECENT:
+        return found
+
+    entropies = [_loss(update, "entropy") for update in (history[0], *recent)]
+    # Of continuous actions it may fall below 0, and passes 0 on its way there: nothing has collapsed.
+    if all(0 <= entropy < 0.01 * entropies[0] for entropy in entropies[1:]) and _is_below_best(history):
+        found.append(
+            f"entropy has collapsed from {number(entropies[0])} to {number(entropies[-1])} and the return is "
+            "below its best: the policy tries nothing new. Give entropy more weight or learn more slowly"
+        )
+    moved = sum(_loss(update, "approx_kl") for update in recent) / RECENT
+    if moved > 0.1:
+        found.append(
+            f"updates move the policy far, KL {number(moved)}: lower the learning rate or take fewer epochs"
+        )
+    if len(history) >= RECENT + LONG and _values_are_useless(history):
+        found.append(
+            f"explained variance has been below 0 for {LONG} updates: the value function predicts nothing"
+        )
+    split = shares(recent)
+    if (share := split.get("learn", 0.0)) > 0.8:
+        found.append(
+            f"learning takes {share:.0%} of the time: more envs will not help; fewer epochs, larger "
+            "minibatches or a smaller network would"
+        )
+    if (share := split.get("wait", 0.0)) > 0.8:
+        found.append(
+            f"waiting for envs takes {share:.0%} of the time: more workers or compiled envs may help"
+        )
+    return found
+
+
+def _loss(update: Update, name: str) -> float:
+    # What is not a number compares as false, and so raises no alarm.
+    return update.losses.get(name, math.nan)
+
+
+def _is_below_best(history: Sequence[Update]) -> bool:
+    """By more than the noise that a mean of episodes has."""
+    known = [update.mean_return for update in history if math.isfinite(update.mean_return)]
+    if not known:
+        return False
+    low, high = min(known), max(known)
+    return known[-1] < high - 0.05 * (high - low)
+
+
+def _values_are_useless(history: Sequence[Update]) -> bool:
+    """For long. Not where all returns are alike: then little is left to explain, and errors are small too."""
+    late = history[-LONG:]
+    error = sum(_loss(update, "value") for update in late) / LONG
+    largest = max(_loss(update, "value") for update in history)
+    return all(_loss(update, "explained_variance") < 0 for update in late) and not error < 0.01 * largest
+
+
+def shares(updates: Iterable[Update]) -> dict[str, float]:
+    """Which part of the time each hop took: of the sum of all, because hops may run side by side."""
+    seconds: dict[str, float] = {}
+    for update in updates:
+        for hop, taken in update.split.items():
+            seconds[hop] = seconds.get(hop, 0.0) + taken
+    total = sum(seconds.values())
+    return {hop: taken / total for hop, taken in seconds.items()} if total > 0 else {}
+
+
+def steps_per_second(history: Sequence[Update]) -> float:
+    """Over the last seconds, because a single update is noise."""
+    latest = history[-1]
+    since = latest.seconds - SMOOTH_SECONDS
+    begin = min(bisect_left(history, since, key=lambda update: update.seconds), len(history) - 2)
+    if begin >= 0 and (seconds := latest.seconds - history[begin].seconds) > 0:
+        return (latest.steps - history[begin].steps) / seconds
+    return latest.steps_per_second
+
+
+# -- the frame ---------------------------------------------------------------------------------------------
+
+
+def frame(
+    title: str, history: Sequence[Update], usage: Mapping[str, str], width: int, height: int
+) -> list[Text]:
+    """The lines of a frame. Where they do not fit, the chart goes first, then what is above the warnings."""
+    update = history[-1]
+    stats = {
+        "episodes": f"{update.episodes:,}",
+        "return": number(update.mean_return),
+        "length": number(update.mean_length),
+        "updates": f"{update.updates:,}",
+    }
+    figures = {NAMES.get(name, name.replace("_", " ")): number(loss) for name, loss in update.losses.items()}
+    figures["learning rate"] = f"{update.learning_rate:.1e}"
+    head = [Text(title, "bold"), *progress(history, width)]
+    told = [
+        Text(line, "yellow")
+        for warning in warnings_for(history)
+        for line in textwrap.wrap(f"! {warning}", max(20, width), subsequent_indent="  ")
+    ]
+    below = [
+        [*_grid(stats, width), *_grid(figures, width)],
+        [*time_split(history, width), *_grid(usage, width)],
+        told,
+    ]
+    least, most = CHART_ROWS
+    room = height - len(head) - sum(map(len, below)) - 1  # the axis
+    chart = learning_curve(history, width, min(room, most)) if room >= least else []
+    groups = [group for group in (head, chart, *below) if group]
+    if sum(map(len, groups)) + len(groups) - 1 <= height:
+        return [line for group in groups for line in (*group, Text())][:-1]
+    lines = [line for group in groups for line in group]
+    shown = max(len(head), height - len(told))
+    return [*lines[: len(lines) - len(told)][:shown], *told][:height]
+
+
+def progress(history: Sequence[Update], width: int) -> list[Text]:
+    """How far it is, how fast, and how long it will take."""
+    update = history[-1]
+    part = min(1.0, update.steps / max(1, update.total_steps))
+    # Rounded down: 100% is the end.
+    count = f"{update.steps:,} / {update.total_steps:,} steps  {math.floor(100 * part)}%"
+    length = max(0, width - len(count) - 2)
+    done = round(part * length)
+    bar = Text.assemble(("━" * done, "green"), ("─" * (length - done), "dim"), "  " if length else "", count)
+    speed = steps_per_second(history)
+    left = max(0, update.total_steps - update.steps) / speed if speed > 0 else math.nan
+    times = f"{speed:,.0f} steps/s   {duration(update.seconds)} elapsed   {duration(left)} left"
+    return [bar, Text(times)]
+
+
+def learning_curve(history: Sequence[Update], width: int, rows: int) -> list[Text]:
+    """Mean return over steps, in Braille: each character has 2 x 4 dots. Empty without any return."""
+    steps = np.array([update.steps for update in history], np.float64)
+    returns = np.array([update.mean_return for update in history], np.float64)
+    known = np.isfinite(returns)
+    if not known.any():
+        return []
+    margin = 8  # room for any number: the curve must not move when a label gets longer
+    characters = max(1, width - margin - 2)
+    dots = 2 * characters
+    places = np.rint((steps - steps[0]) / max(1.0, steps[-1] - steps[0]) * (dots - 1)).astype(np.int64)[known]
+    counts = np.bincount(places, minlength=dots)
+    filled = np.flatnonzero(counts)
+    means = np.bincount(places, returns[known], dots)[filled] / counts[filled]
+    low, high = float(means.min()), float(means.max())
+    columns = np.arange(filled[0], filled[-1] + 1)
+    heights = np.interp(columns, filled, means)
+    top = 4 * rows - 1
+    if high > low:
+        labels = {0: high, rows - 1: low}
+        levels = np.rint((heights - low) / (high - low) * top).astype(np.int64).tolist()
+    else:
+        labels = {rows // 2: low}
+        levels = [top - 4 * (rows // 2) - 1] * len(columns)
+    lines = [
+        Text.assemble(
+            (f"{number(labels[row]) if row in labels else '':>{margin}} ", "dim"),
+            ("┤" if row in labels else "│", "dim"),
+            (line, "cyan"),
+        )
+        for row, line in enumerate(_braille(columns.tolist(), levels, characters, rows))
+    ]
+    begin, end = f"{history[0].steps:,}", f"{history[-1].steps:,} steps"
+    rule = "─" * max(1, width - margin - len(begin) - len(end) - 5)
+    return [*lines, Text(f"{'return':>{margin}} └ {begin} {rule} {end}", "dim")]
+
+
+def _braille(columns: Sequence[int], levels: Sequence[int], characters: int, rows: int) -> list[str]:
+    """Dots at these levels, counted from below, joined by upright lines."""
+    bits = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
+    cells = [[0] * characters for _ in range(rows)]
+    before = levels[0]
+    for column, level in zip(columns, levels, strict=True):
+        for dot in range(min(before + 1, level), max(before - 1, level) + 1):
+            cells[rows - 1 - dot // 4][column // 2] |= bits[column % 2][dot % 4]
+        before = level
+    return ["".join(chr(0x2800 + cell) if cell else " " for cell in row) for row in cells]
+
+
+def time_split(history: Sequence[Update], width: int) -> list[Text]:
+    """A bar of where the time goes, and what its parts are."""
+    parts = shares(history[-RECENT:])
+    bar, lines, so_far = Text(), [Text()], 0.0
+    for index, (hop, share) in enumerate(parts.items()):
+        glyph, style = HOPS[index % len(HOPS)]
+        begin, so_far = round(so_far * width), so_far + share
+        bar.append(glyph * (round(so_far * width) - begin), style)
+        legend = Text.assemble((glyph, style), f" {hop} {share:.0%}  ")
+        if lines[-1] and len(lines[-1]) + len(legend) - 2 > width:
+            lines.append(Text())
+        lines[-1].append_text(legend)
+    return [bar, *lines] if parts else []
+
+
+def _grid(cells: Mapping[str, str], width: int) -> list[Text]:
+    """Names and values, in as many columns as fit."""
+    across = max(1, (width + GAP) // (CELL + GAP))
+    lines: list[Text] = []
+    for index, (name, value) in enumerate(cells.items()):
+        if index % across == 0:
+            lines.append(Text())
+        else:
+            lines[-1].append(" " * GAP)
+        lines[-1].append(name, "dim").append(" " + value.rjust(CELL - len(name) - 1))
+    return lines
+
+
+def number(value: float) -> str:
+    """Short, and of much the same width: 79.9, 0.546, 52,300. A dash for what is not a number."""
+    size = abs(value)
+    if not math.isfinite(value):
+        return "-"
+    if size >= 1e6 or 0 < size < 1e-3:
+        return f"{value:.1e}"
+    digits = 0 if size >= 1000 else 1 if size >= 10 else 2 if size >= 1 else 3
+    return f"{value:,.{digits}f}"
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    if not math.isfinite(seconds):
+        return "-"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+# -- the machine -------------------------------------------------------------------------------------------
+
+
+class Usage:
+    """CPU time and memory of this process and of all that it has started. Nothing where there is no /proc.
+
+    Memory that processes share counts once: of the others only what is their own.
+    """
+
+    SECONDS = 1.0  # at least, between two looks: CPU time is counted in ticks of 10 ms
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._cells: dict[str, str] = {}
+        self._when = clock()
+        self._ticks = {pid: ticks for pid, (ticks, _) in _processes().items()}
+
+    def cells(self) -> dict[str, str]:
+        """What to show."""
+        now = self._clock()
+        if (passed := now - self._when) >= self.SECONDS and (found := _processes()):
+            # By process: what one that has ended took must not be taken off the others.
+            taken = sum(max(0, ticks - self._ticks.get(pid, 0)) for pid, (ticks, _) in found.items())
+            cpu = taken / os.sysconf("SC_CLK_TCK") / passed
+            size = sum(pages for _, pages in found.values()) * os.sysconf("SC_PAGE_SIZE") / 1e6
+            self._cells = {
+                "CPU": f"{cpu:.0%}",
+                "memory": f"{size:.0f} MB" if size < 1000 else f"{size / 1000:.1f} GB",
+            }
+            self._when, self._ticks = now, {pid: ticks for pid, (ticks, _) in found.items()}
+        return self._cells
+
+
+def _processes() -> dict[int, tuple[int, int]]:
+    """Ticks and pages of this process, its children and theirs."""
+    found: dict[int, tuple[int, int]] = {}
+    ahead = [os.getpid()]
+    while ahead:
+        pid = ahead.pop()
+        home = Path(f"/proc/{pid}")
+        with suppress(OSError):  # it has just ended, or there is no /proc
+            # A name in brackets comes first, and may have spaces in it.
+            fields = (home / "stat").read_text().rpartition(")")[2].split()
+            resident, shared = map(int, (home / "statm").read_text().split()[1:3])
+            found[pid] = int(fields[11]) + int(fields[12]), resident - (shared if found else 0)
+            for task in (home / "task").iterdir():
+                with suppress(OSError):
+                    ahead += map(int, (task / "children").read_text().split())
+    return found

@@ -1,0 +1,163 @@
+"""`shoal train`: learn to play an env, with a live panel, into a folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import OmitArgPrefixes, arg
+
+from shoal.cli._panel import Panel
+from shoal.errors import ArgumentError, MissingExtra
+
+try:
+    from shoal.learn.ppo_config import PPOConfig
+    from shoal.learn.presets import preset_for
+except ImportError as error:  # torch
+    raise MissingExtra(str(error)) from error
+
+if TYPE_CHECKING:
+    from shoal.learn import PPO, Result, Update
+
+
+@dataclass(frozen=True)
+class TrainPPO:
+    """Learn to play an env by PPO. Ctrl-C ends it after the update under way, and saves.
+
+    Example: shoal train ppo --env CartPole-v1 --total-steps 100000 --seed 1
+    """
+
+    env: str = ""
+    """A Gymnasium id, a name that `shoal envs` lists, or path/to/file.py:Class."""
+    run_dir: Annotated[str, arg(help_behavior_hint="(default: runs/ENV-TIME)")] = ""
+    """The run's folder: config, metrics, TensorBoard events, policy and checkpoint."""
+    resume: bool = False
+    """Go on with the run in that folder where it was last saved. Its own settings hold; only --total-steps
+    may be another."""
+    env_kwargs: Annotated[str, arg(metavar="JSON", help_behavior_hint="(default: none)")] = "{}"
+    """Arguments for the env, as a JSON object."""
+    checkpoint_seconds: float = 60.0
+    """How often all of it is saved meanwhile."""
+    config: OmitArgPrefixes[PPOConfig] = field(default_factory=PPOConfig)
+    """How to learn."""
+
+    def run(self, given: Sequence[str] = ()) -> int:
+        """Train and say what came of it; returns the exit code.
+
+        Args:
+            given: The options as they were written, by which those that were asked for are known.
+        """
+        from shoal.learn import PPO, Run, resume
+
+        with ExitStack() as stack:
+            if self.resume:
+                ppo, env, kwargs, exact = resume(self._folder_to_resume(given), **self._changes(given))
+                folder = Path(self.run_dir)
+                if not exact:
+                    print("shoal: its envs could not be saved, so new episodes begin", file=sys.stderr)
+            else:
+                env, kwargs, folder = self._checked()
+                ppo = PPO(env, self.config, env_kwargs=kwargs)
+            stack.enter_context(ppo)
+            run = stack.enter_context(
+                Run(
+                    folder,
+                    ppo,
+                    env,
+                    kwargs,
+                    checkpoint_seconds=self.checkpoint_seconds,
+                    resumed=self.resume,
+                )
+            )
+            if not self.resume and (name := preset_for(env)[0]):
+                print(f"preset: {name}")
+            with Panel(f"PPO on {env}, {folder}") as panel, stop_on_ctrl_c(ppo):
+                result = train(ppo, run, panel)
+            saved = run.save()
+        self._say(result, folder, saved)
+        return 130 if result.stopped else 0
+
+    def _folder_to_resume(self, given: Sequence[str]) -> str:
+        if not self.run_dir:
+            raise ArgumentError("--resume: expected --run-dir with the folder of the run to go on with")
+        allowed = ("--resume", "--run-dir", "--total-steps", "--checkpoint-seconds")
+        for option in given:
+            name = option.partition("=")[0].replace("_", "-")
+            if name.startswith("--") and name not in allowed:
+                raise ArgumentError(
+                    f"{name}: the settings of the run hold; beside --resume only --total-steps can be given"
+                )
+        return self.run_dir
+
+    def _changes(self, given: Sequence[str]) -> dict[str, Any]:
+        asked = any(option.replace("_", "-").startswith("--total-steps") for option in given)
+        return {"total_steps": self.config.total_steps} if asked else {}
+
+    def _checked(self) -> tuple[str, dict[str, Any], Path]:
+        """Env, its arguments, and the folder."""
+        if not self.env:
+            raise ArgumentError("--env: expected the env to learn, such as --env CartPole-v1")
+        expected = """--env-kwargs: expected a JSON object such as '{"size": 9}', got"""
+        try:
+            kwargs = json.loads(self.env_kwargs)
+        except json.JSONDecodeError as error:
+            raise ArgumentError(f"{expected} {self.env_kwargs!r}: {error}") from None
+        if not isinstance(kwargs, dict):
+            raise ArgumentError(f"{expected} {self.env_kwargs!r}")
+        plain = "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in self.env)
+        default = f"runs/{plain}-{datetime.now():%Y%m%d-%H%M%S}"
+        return self.env, kwargs, Path(self.run_dir or default)
+
+    def _say(self, result: Result, folder: Path, saved: bool) -> None:
+        mean = "no episode has ended" if math.isnan(result.mean_return) else f"{result.mean_return:.1f}"
+        rate = result.steps / max(result.seconds, 1e-9)
+        print(f"{result.steps:,} steps in {result.seconds:.1f} s ({rate:,.0f} a second), mean return {mean}")
+        print(f"run: {folder}")
+        if result.stopped:
+            how = "where it was" if saved else "with new episodes, for its envs cannot be saved"
+            print(f"stopped early; to go on {how}: shoal train ppo --run-dir {folder} --resume")
+        else:
+            print(f"to see it play: shoal eval {folder}")
+
+
+def train(ppo: PPO, run: Any, panel: Panel) -> Result:
+    """Train, writing and showing each update."""
+
+    def told(update: Update) -> None:
+        run(update)
+        panel(update)
+
+    return ppo.train(told)
+
+
+@contextmanager
+def stop_on_ctrl_c(ppo: PPO) -> Iterator[None]:
+    """The first Ctrl-C lets the update end, so that all is of one moment; the second interrupts."""
+
+    def stop(*_: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        ppo.stop()
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def defaults_for(args: Sequence[str]) -> TrainPPO:
+    """What holds unless asked otherwise: the settings of the env's preset, if it has one."""
+    env = ""
+    for place, option in enumerate(args):
+        name, given, value = option.partition("=")
+        if name == "--env":
+            env = value if given else next(iter(args[place + 1 :]), "")
+    return TrainPPO(config=replace(PPOConfig(), **preset_for(env)[1]))
