@@ -123,5 +123,5 @@ def test_shapes_that_do_not_fit_are_refused():
     given = tables(np.random.default_rng(0), 4, 3)
     with pytest.raises(ValueError, match="gae: expected arrays of one shape"):
         advantages(_native, {**given, "last_values": np.zeros(2, np.float32)}, 1, 1)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="incompatible function arguments"):
         advantages(_native, {**given, "rewards": given["rewards"].astype(np.float64)}, 1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,13 @@ from shoal.learn.unpack import leaf, unpack
 
 
 class Policy(nn.Module):
-    """An actor and a critic on one trunk: encoder, layers (the last may be an LSTM), one layer of outputs.
+    """An actor and a critic on one trunk: encoder, layers (the first may be an LSTM), one layer of outputs.
 
     Args:
         layout: Of the observations: ``vec.observation_layout``.
         action_space: ``vec.single_action_space``.
         hidden: Widths of the layers.
-        lstm: Whether the last of them is an LSTM.
+        lstm: Whether the first of them is an LSTM.
         activation: "tanh" or "relu".
         normalize_observations: Whether the default encoder brings vectors to one scale.
         encoder: A module of your own: it receives nested tensors and returns [rows, ``out_features``], an
@@ -60,7 +61,7 @@ class Policy(nn.Module):
         super().__init__()
         if lstm and not hidden:
             raise ArgumentError(
-                "hidden: expected at least one width with lstm=True, for the last layer is it"
+                "hidden: expected at least one width with lstm=True, for the first layer is it"
             )
         self.layout, self.actions = layout, Actions(action_space)
         self.own_encoder = encoder is not None
@@ -72,12 +73,13 @@ class Policy(nn.Module):
                 f"returns for each row, got {width!r}"
             )
         self.activation = ACTIVATIONS[activation]
-        self.trunk = nn.ModuleList()
-        for size in hidden[:-1] if lstm else hidden:
-            self.trunk.append(_layer(width, size, math.sqrt(2)))
-            width = size
-        self.lstm = LSTM(width, hidden[-1]) if lstm else None
-        width = hidden[-1] if lstm else width
+        # First, because it takes most of the time, and less of it the fewer numbers come in.
+        self.lstm = LSTM(width, hidden[0]) if lstm else None
+        widths = [hidden[0] if lstm else width, *(hidden[1:] if lstm else hidden)]
+        self.trunk = nn.ModuleList(
+            _layer(inputs, outputs, math.sqrt(2)) for inputs, outputs in pairwise(widths)
+        )
+        width = widths[-1]
         self.head = _layer(width, self.actions.num_outputs + 1, 1.0)
         with torch.no_grad():  # at first all actions are about equally likely
             self.head.weight[:-1] *= 0.01
@@ -90,16 +92,13 @@ class Policy(nn.Module):
 
     # -- tensors -----------------------------------------------------------------------------------------
 
-    def forward(
-        self, obs: Tensor, starts: Tensor | None = None, state: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Outputs and values of rows, or with an LSTM of whole sequences, [steps, rows, ...]."""
         features = self._features(obs)
         if self.lstm is not None:
-            assert starts is not None
             assert state is not None
-            features = self.lstm(features, starts, state)
-        return self._split(self.head(features))
+            features = self.lstm(features, state)
+        return self._outputs(features)
 
     def step(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Outputs and values of rows at one moment, and their next state."""
@@ -108,7 +107,7 @@ class Policy(nn.Module):
             assert state is not None
             state = self.lstm.step(features, state)
             features = state[0]
-        return (*self._split(self.head(features)), state)
+        return (*self._outputs(features), state)
 
     def mask_in(self, obs: Tensor) -> Tensor | None:
         """The alternatives that are allowed, if observations say so."""
@@ -130,11 +129,12 @@ class Policy(nn.Module):
             features = self.encoder(unpack(rows, self.layout)).reshape(*lead, -1)
         else:
             features = self.encoder(obs)
-        for layer in self.trunk:
-            features = self.activation(layer(features))
         return features  # type: ignore[no-any-return]
 
-    def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    def _outputs(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        for layer in self.trunk:
+            features = self.activation(layer(features))
+        outputs = self.head(features)
         return outputs[..., :-1], outputs[..., -1]
 
     # -- arrays ------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from shoal.learn.policy import Policy
 from shoal.learn.ppo_config import PPOConfig
 from shoal.learn.rollout import Experience, Rollout, discounted_sums
 from shoal.vector import make
+from shoal.vector._cores import usable_cores
 from shoal.vector.base import VectorEnv
 
 
@@ -163,7 +164,7 @@ class PPO:
             on_update: Called after each update.
         """
         threads = torch.get_num_threads()
-        torch.set_num_threads(self.config.torch_threads)
+        torch.set_num_threads(self.config.torch_threads or _usual_threads(self.config.mode))
         self._stops = False
         try:
             if not self._rollouts:
@@ -265,38 +266,36 @@ class PPO:
         return (found - acting.mean()) / (acting.std() + 1e-8), returns
 
     def _minibatches_of(self, experience: Experience, advantages: Tensor, returns: Tensor) -> Any:
-        """One pass: entries in random order, or with an LSTM whole columns."""
-        device, policy = self.policy.device, self.policy
+        """One pass: entries in random order, or with an LSTM whole sequences."""
+        device = self.policy.device
         numbers = torch.stack([experience.log_probs, advantages, returns, experience.values], -1)
-        if policy.lstm is None:
-            acting = torch.from_numpy(np.flatnonzero(experience.acts))
-            order = acting[torch.randperm(len(acting), generator=self._random)]
-            parts = (experience.obs, experience.actions, numbers, experience.action_masks)
-            flat = [None if part is None else part.reshape(-1, *part.shape[2:]) for part in parts]
-            for chosen in order.tensor_split(self._minibatches):
-                picked = [None if part is None else part[chosen].to(device) for part in flat]
-                yield _Minibatch(picked[0], picked[1], picked[2], picked[3])  # type: ignore[arg-type]
-            return
-        order = torch.randperm(len(experience.rows), generator=self._random)
-        acts = torch.from_numpy(experience.acts).float()
-        assert experience.states is not None
+        parts = (experience.obs, experience.actions, numbers, experience.action_masks)
+        flat = [None if part is None else part.reshape(-1, *part.shape[2:]) for part in parts]
+        counts = states = None
+        if self.policy.lstm is None:
+            entries = torch.from_numpy(np.flatnonzero(experience.acts))
+        else:
+            entries, counts, states = experience.sequences()
+        order = torch.randperm(entries.shape[-1], generator=self._random)
         for chosen in order.tensor_split(min(self._minibatches, len(order))):
-            masks = experience.action_masks
+            places = entries[..., chosen]
+            obs, actions, figures, masks = (
+                None if part is None else part[places].to(device) for part in flat
+            )
             yield _Minibatch(
-                experience.obs[:, chosen].to(device),
-                experience.actions[:, chosen].to(device),
-                numbers[:, chosen].to(device),
-                None if masks is None else masks[:, chosen].to(device),
-                acts[:, chosen].to(device),
-                experience.starts[:, chosen].to(device),
-                experience.states[:, chosen].to(device),
+                obs,  # type: ignore[arg-type]
+                actions,  # type: ignore[arg-type]
+                figures,  # type: ignore[arg-type]
+                masks,
+                None if counts is None else counts[:, chosen].float().to(device),
+                None if states is None else states[:, chosen].to(device),
             )
 
     def _descend(self, batch: _Minibatch, figures: _Figures) -> float:
         """One gradient step; returns how far the policy has moved."""
         config, policy = self.config, self.policy
         old_log_probs, advantages, returns, old_values = batch.numbers.unbind(-1)
-        outputs, values = policy(batch.obs, batch.starts, batch.states)
+        outputs, values = policy(batch.obs, batch.states)
         allowed = policy.mask_in(batch.obs) if batch.masks is None else batch.masks
         log_probs, entropy = policy.actions.evaluate(outputs, policy.log_std, batch.actions, allowed)
         by_policy, ratios = losses.policy_loss(log_probs, old_log_probs, advantages, config.clip)
@@ -408,9 +407,10 @@ class _Minibatch:
     numbers: Tensor
     """Log-probability, advantage, return, value."""
     masks: Tensor | None
-    weights: Tensor | None = None
-    starts: Tensor | None = None
-    states: Tensor | None = None
+    weights: Tensor | None
+    """Which entries count; None: all."""
+    states: Tensor | None
+    """That sequences begin with."""
 
 
 class _Figures:
@@ -426,6 +426,11 @@ class _Figures:
 
     def means(self) -> dict[str, float]:
         return dict(zip(self.NAMES, torch.stack(self._rows).mean(0).tolist(), strict=True))
+
+
+def _usual_threads(mode: str) -> int:
+    cores = usable_cores()
+    return max(1, cores - 1) if mode == "overlap" else cores
 
 
 def _made(env: Any, config: PPOConfig, env_kwargs: dict[str, Any] | None) -> VectorEnv:

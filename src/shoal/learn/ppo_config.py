@@ -59,17 +59,18 @@ class PPOConfig:
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the layers."""
     lstm: bool = False
-    """Let the last layer be an LSTM."""
+    """Let the first layer be an LSTM."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Of the layers."""
     device: str = "cpu"
     """Where to learn."""
-    torch_threads: int = 1
-    """Threads of torch while it learns; more than one pays for wide layers and images."""
+    torch_threads: int | None = None
+    """Threads of torch while it learns; by default one for each core, but for the one that steps envs
+    meanwhile in mode overlap."""
 
     def __post_init__(self) -> None:
         for name, low, high in (
-            *((name, 1, None) for name in ("total_steps", "num_envs", "horizon", "epochs", "torch_threads")),
+            *((name, 1, None) for name in ("total_steps", "num_envs", "horizon", "epochs")),
             *((name, 0, 1) for name in ("gamma", "gae_lambda")),
             *((name, 0, None) for name in ("learning_rate", "clip", "clip_value", "entropy", "value_weight")),
             *((name, 0, None) for name in ("max_grad_norm", "target_kl")),
@@ -79,6 +80,8 @@ class PPOConfig:
             if not value >= low or (high is not None and value > high):
                 most = "" if high is None else f" and at most {high}"
                 raise ArgumentError(f"{name}: expected at least {low}{most}, got {value!r}")
+        if self.torch_threads is not None and self.torch_threads < 1:
+            raise ArgumentError(f"torch_threads: expected at least 1, got {self.torch_threads}")
         if self.mode not in ("sync", "overlap", "async"):
             raise ArgumentError(f"mode: expected 'sync', 'overlap' or 'async', got {self.mode!r}")
         if self.activation not in ACTIVATIONS:

@@ -15,7 +15,6 @@ _ATARI: dict[str, Any] = {
     "hidden": (),
     "normalize_returns": False,
     "total_steps": 10_000_000,
-    "torch_threads": 2,
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
