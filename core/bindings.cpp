@@ -6,10 +6,12 @@
 #include "shoal/python.hpp"
 #include "shoal/signals.hpp"
 #include "shoal/step_loop.hpp"
+#include "shoal/surrogate.hpp"
 #include "shoal/transitions.hpp"
 #include "shoal/version.hpp"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
 namespace nb = nanobind;
@@ -32,6 +34,34 @@ static void gae(const Table<const float>& rewards, const Table<const float>& val
     const nb::gil_scoped_release released;
     shoal::Advantage{steps, columns, rewards.data(), values.data(), last_values.data(), terminations.data(),
                      truncations.data(), acts.data(), carries.data(), gamma, lambda}(advantages.data());
+}
+
+// The loss of each kind, and the gradient of all, into `gradient`.
+static nb::tuple surrogate(const Table<const float>& outputs, const Table<const std::int64_t>& actions,
+                           const Table<const float>& numbers, const std::optional<Table<const bool>>& mask,
+                           const std::optional<Line<const float>>& weights, const std::vector<std::int64_t>& sizes,
+                           float clip, float clip_value, float entropy, float value_weight, const Table<float>& gradient) {
+    const std::size_t rows = outputs.shape(0);
+    std::size_t logits = 0;
+    for (const std::int64_t size : sizes) logits += static_cast<std::size_t>(size);
+    const auto fits = [&](const auto& table, std::size_t width) {
+        return table.shape(0) == rows && table.shape(1) == width;
+    };
+    if (!fits(outputs, logits + 1) || !fits(gradient, logits + 1) || !fits(actions, sizes.size()) || !fits(numbers, 4) ||
+        (mask && !fits(*mask, logits)) || (weights && weights->shape(0) != rows))
+        throw nb::value_error("surrogate: expected arrays with a row for each row of outputs");
+    for (std::size_t row = 0; row < rows; ++row)
+        for (std::size_t i = 0; i < sizes.size(); ++i)
+            if (const auto taken = actions.data()[row * sizes.size() + i]; taken < 0 || taken >= sizes[i])
+                throw nb::value_error("surrogate: an action that is none of the alternatives");
+    shoal::Surrogate::Figures found;
+    {
+        const nb::gil_scoped_release released;
+        found = shoal::Surrogate{rows, sizes.data(), sizes.size(), clip, clip_value, entropy, value_weight}(
+            outputs.data(), actions.data(), numbers.data(), mask ? mask->data() : nullptr,
+            weights ? weights->data() : nullptr, gradient.data());
+    }
+    return nb::make_tuple(found.policy, found.value, found.entropy, found.kl, found.clipped);
 }
 
 NB_MODULE(_native, module) {
@@ -97,6 +127,10 @@ NB_MODULE(_native, module) {
     module.def("gae", &gae, "rewards"_a.noconvert(), "values"_a.noconvert(), "last_values"_a.noconvert(),
                "terminations"_a.noconvert(), "truncations"_a.noconvert(), "acts"_a.noconvert(), "carries"_a.noconvert(),
                "gamma"_a, "lam"_a, "advantages"_a.noconvert());
+
+    module.def("surrogate", &surrogate, "outputs"_a.noconvert(), "actions"_a.noconvert(), "numbers"_a.noconvert(),
+               "mask"_a.noconvert().none(), "weights"_a.noconvert().none(), "sizes"_a, "clip"_a, "clip_value"_a,
+               "entropy"_a, "value_weight"_a, "gradient"_a.noconvert());
 
     module.def("office_nbytes", &shoal::Office::nbytes);
     module.def("progress_offset", [](std::size_t worker, std::size_t blocks) {

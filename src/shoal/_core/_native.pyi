@@ -55,6 +55,19 @@ def gae(
     lam: float,
     advantages: NDArray[np.float32],
 ) -> None: ...
+def surrogate(
+    outputs: NDArray[np.float32],
+    actions: NDArray[np.int64],
+    numbers: NDArray[np.float32],
+    mask: NDArray[np.bool_] | None,
+    weights: NDArray[np.float32] | None,
+    sizes: Sequence[int],
+    clip: float,
+    clip_value: float,
+    entropy: float,
+    value_weight: float,
+    gradient: NDArray[np.float32],
+) -> tuple[float, float, float, float, float]: ...
 
 class NativeLoop:
     """Steps all envs of a compiled kind on a pool of threads; see `shoal.vector.native`."""

@@ -78,7 +78,7 @@ class Actions:
 
     def log_probabilities(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
         """Of every alternative: [..., choices, alternatives]."""
-        logits = outputs[..., : self.num_logits]
+        logits = outputs[..., : self.num_logits] if self.num_quantities else outputs
         if mask is not None:
             logits = torch.where(mask, logits, FORBIDDEN)
         if not self._even:
@@ -104,7 +104,7 @@ class Actions:
             else:  # the first of several exponential clocks to ring, each as fast as its action is likely
                 clocks = torch.empty_like(chances).exponential_(generator=generator)
                 chosen = (chances.exp() / clocks).argmax(-1)
-            log_probs.append(chances.gather(-1, chosen[..., None]).squeeze(-1).sum(-1))
+            log_probs.append(self._of(chances, chosen))
             parts.append(chosen)
         if self.num_quantities:
             mean = outputs[..., self.num_logits :]
@@ -122,7 +122,7 @@ class Actions:
         if self.num_choices:
             chances = self.log_probabilities(outputs, mask)
             chosen = actions[..., : self.num_choices].to(torch.int64)
-            log_probs.append(chances.gather(-1, chosen[..., None]).squeeze(-1).sum(-1))
+            log_probs.append(self._of(chances, chosen))
             entropies.append(-(chances.exp() * chances).sum((-2, -1)))
         if self.num_quantities:
             mean, quantities = outputs[..., self.num_logits :], actions[..., self.num_choices :]
@@ -132,6 +132,11 @@ class Actions:
         if len(log_probs) == 1:
             return log_probs[0], entropies[0]
         return log_probs[0] + log_probs[1], entropies[0] + entropies[1]
+
+    def _of(self, chances: Tensor, chosen: Tensor) -> Tensor:
+        """The log-probability of what was chosen, all choices together."""
+        taken = chances.gather(-1, chosen[..., None])
+        return taken[..., 0, 0] if self.num_choices == 1 else taken.sum((-2, -1))
 
     def to_env(self, actions: Tensor) -> NDArray[Any]:
         """What ``vec.step`` takes."""

@@ -234,10 +234,8 @@ class _Tanh(torch.autograd.Function):
 
 def tanh(inputs: Tensor) -> Tensor:
     """The hyperbolic tangent, to within 1e-7."""
-    if not inputs.requires_grad or inputs.device.type != "cpu":
-        return (
-            torch.sigmoid(inputs + inputs).mul_(2).sub_(1) if inputs.device.type == "cpu" else inputs.tanh()
-        )
+    if inputs.numel() < 1 << 13 or inputs.device.type != "cpu":
+        return inputs.tanh()  # one call instead of several
     outputs: Tensor = _Tanh.apply(inputs)  # type: ignore[no-untyped-call]
     return outputs
 

@@ -92,8 +92,8 @@ class Policy(nn.Module):
 
     # -- tensors -----------------------------------------------------------------------------------------
 
-    def forward(self, obs: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Outputs and values of rows, or with an LSTM of whole sequences, [steps, rows, ...]."""
+    def forward(self, obs: Tensor, state: Tensor | None = None) -> Tensor:
+        """Outputs of rows, the value last, or with an LSTM of whole sequences, [steps, rows, ...]."""
         features = self._features(obs)
         if self.lstm is not None:
             assert state is not None
@@ -107,7 +107,8 @@ class Policy(nn.Module):
             assert state is not None
             state = self.lstm.step(features, state)
             features = state[0]
-        return (*self._outputs(features), state)
+        outputs = self._outputs(features)
+        return outputs[..., :-1], outputs[..., -1], state
 
     def mask_in(self, obs: Tensor) -> Tensor | None:
         """The alternatives that are allowed, if observations say so."""
@@ -131,11 +132,11 @@ class Policy(nn.Module):
             features = self.encoder(obs)
         return features  # type: ignore[no-any-return]
 
-    def _outputs(self, features: Tensor) -> tuple[Tensor, Tensor]:
+    def _outputs(self, features: Tensor) -> Tensor:
         for layer in self.trunk:
             features = self.activation(layer(features))
-        outputs = self.head(features)
-        return outputs[..., :-1], outputs[..., -1]
+        outputs: Tensor = self.head(features)
+        return outputs
 
     # -- arrays ------------------------------------------------------------------------------------------
 

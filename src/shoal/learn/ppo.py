@@ -31,9 +31,11 @@ from shoal.learn.moments import Moments
 from shoal.learn.policy import Policy
 from shoal.learn.ppo_config import PPOConfig
 from shoal.learn.rollout import Experience, Rollout, discounted_sums
-from shoal.vector import make
+from shoal.vector import Native, make
 from shoal.vector._cores import usable_cores
 from shoal.vector.base import VectorEnv
+
+LARGE_MINIBATCH = 2048  # which threads can share
 
 
 @dataclass(frozen=True)
@@ -129,10 +131,10 @@ class PPO:
                 normalize_observations=config.normalize_observations,
                 encoder=encoder,
             ).to(config.device)
-        self.optimizer = torch.optim.Adam(
-            self.policy.parameters(), config.learning_rate, eps=1e-5, fused=True
-        )
+        self._parameters = list(self.policy.parameters())
+        self.optimizer = torch.optim.Adam(self._parameters, config.learning_rate, eps=1e-5, fused=True)
         self._minibatches = max(1, round(samples / config.minibatch_size))
+        self._terms = losses.Terms(config.clip, config.clip_value, config.entropy, config.value_weight)
         self._random = torch.Generator().manual_seed(config.seed + 1)  # of the order of minibatches
         self._collector = Collector(vec, self.policy, config.horizon, config.seed)
         self._rollouts: list[Rollout] = []
@@ -164,7 +166,7 @@ class PPO:
             on_update: Called after each update.
         """
         threads = torch.get_num_threads()
-        torch.set_num_threads(self.config.torch_threads or _usual_threads(self.config.mode))
+        torch.set_num_threads(self._threads())
         self._stops = False
         try:
             if not self._rollouts:
@@ -206,6 +208,13 @@ class PPO:
                 self._actor.load_state_dict(self.policy.state_dict())
                 self._tell(on_update, begun, steps, figures)
 
+    def _threads(self) -> int:
+        config = self.config
+        if config.torch_threads is not None:
+            return config.torch_threads
+        alone = isinstance(self.vec, Native) and config.mode == "sync"
+        return usable_cores() if alone and config.minibatch_size >= LARGE_MINIBATCH else 1
+
     # -- learning ----------------------------------------------------------------------------------------
 
     def _learn(self, rollout: Rollout) -> dict[str, float]:
@@ -218,18 +227,16 @@ class PPO:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         advantages, returns = self._targets(experience)
-        figures = _Figures()
-        stop = False
+        figures: list[Any] = []
         for _ in range(config.epochs):
-            for batch in self._minibatches_of(experience, advantages, returns):
-                kl = self._descend(batch, figures)
-                if config.target_kl and kl > 1.5 * config.target_kl:
-                    stop = True
-                    break
-            if stop:
+            if not all(
+                self._descend(batch, figures) <= 1.5 * config.target_kl or not config.target_kl
+                for batch in self._minibatches_of(experience, advantages, returns)
+            ):
                 break
         acts = torch.from_numpy(experience.acts)
-        result = figures.means()
+        means = np.mean([[float(figure) for figure in row] for row in figures], 0).tolist()
+        result = dict(zip((*losses.Figures._fields, "grad_norm"), means, strict=True))
         result["explained_variance"] = losses.explained_variance(experience.values[acts], returns[acts])
         policy.observe(experience.obs[acts].to(policy.device))
         rollout.release()
@@ -291,30 +298,27 @@ class PPO:
                 None if states is None else states[:, chosen].to(device),
             )
 
-    def _descend(self, batch: _Minibatch, figures: _Figures) -> float:
+    def _descend(self, batch: _Minibatch, figures: list[Any]) -> float:
         """One gradient step; returns how far the policy has moved."""
-        config, policy = self.config, self.policy
-        old_log_probs, advantages, returns, old_values = batch.numbers.unbind(-1)
-        outputs, values = policy(batch.obs, batch.states)
+        policy = self.policy
+        outputs = policy(batch.obs, batch.states)
         allowed = policy.mask_in(batch.obs) if batch.masks is None else batch.masks
-        log_probs, entropy = policy.actions.evaluate(outputs, policy.log_std, batch.actions, allowed)
-        by_policy, ratios = losses.policy_loss(log_probs, old_log_probs, advantages, config.clip)
-        of_policy = losses.mean(by_policy, batch.weights)
-        of_value = losses.mean(
-            losses.value_loss(values, returns, old_values, config.clip_value), batch.weights
+        loss, parts = losses.ppo_loss(
+            policy.actions,
+            outputs,
+            policy.log_std,
+            batch.actions,
+            batch.numbers,
+            allowed,
+            batch.weights,
+            self._terms,
         )
-        of_entropy = losses.mean(entropy, batch.weights)
-        # Twice: value_loss is half the squared error, and the weight is of the whole, as elsewhere.
-        loss = of_policy + 2 * config.value_weight * of_value - config.entropy * of_entropy
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm)
+        norm = nn.utils.clip_grad_norm_(self._parameters, self.config.max_grad_norm)
         self.optimizer.step()
-        with torch.no_grad():
-            kl = losses.mean(losses.approximate_kl(ratios), batch.weights)
-            clipped = losses.mean(((ratios - 1).abs() > config.clip).float(), batch.weights)
-            figures.add(of_policy, of_value, of_entropy, kl, clipped, norm)
-        return float(kl) if config.target_kl else 0.0
+        figures.append((*parts, norm))
+        return float(parts.approx_kl)
 
     def _tell(
         self,
@@ -411,26 +415,6 @@ class _Minibatch:
     """Which entries count; None: all."""
     states: Tensor | None
     """That sequences begin with."""
-
-
-class _Figures:
-    """Sums of tensors, read once at the end."""
-
-    NAMES = ("policy", "value", "entropy", "approx_kl", "clip_fraction", "grad_norm")
-
-    def __init__(self) -> None:
-        self._rows: list[Tensor] = []
-
-    def add(self, *figures: Tensor) -> None:
-        self._rows.append(torch.stack([figure.detach() for figure in figures]))
-
-    def means(self) -> dict[str, float]:
-        return dict(zip(self.NAMES, torch.stack(self._rows).mean(0).tolist(), strict=True))
-
-
-def _usual_threads(mode: str) -> int:
-    cores = usable_cores()
-    return max(1, cores - 1) if mode == "overlap" else cores
 
 
 def _made(env: Any, config: PPOConfig, env_kwargs: dict[str, Any] | None) -> VectorEnv:

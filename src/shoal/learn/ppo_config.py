@@ -65,8 +65,8 @@ class PPOConfig:
     device: str = "cpu"
     """Where to learn."""
     torch_threads: int | None = None
-    """Threads of torch while it learns; by default one for each core, but for the one that steps envs
-    meanwhile in mode overlap."""
+    """Threads of torch. By default 1, because they slow each other down where other processes need the
+    cores; with compiled envs and minibatches of 2048 and more, one for each core."""
 
     def __post_init__(self) -> None:
         for name, low, high in (
