@@ -25,8 +25,8 @@ SETUP_FILES := pyproject.toml constraints.txt CMakeLists.txt $(shell find core -
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
-run: $(VENV)/.ready-cli ## Run the demo: Shoal and other vector envs side by side
-	@$(PY) -m shoal bench $(if $(ARGS),$(ARGS),CartPole-v1)
+run: $(VENV)/.ready-cli ## Run the demo: vector envs side by side, then PPO solves CartPole (ARGS are passed on)
+	@$(PY) -m shoal demo $(ARGS)
 
 test: $(VENV)/.ready-dev ## Run the tests (ARGS="-k name -x" is passed on to pytest)
 	@$(PY) -m pytest $(ARGS)
@@ -84,7 +84,7 @@ $(VENV)/.created: $(if $(wildcard $(VENV)/.installing),redo)
 $(VENV)/.ready-cli: $(VENV)/.created $(SETUP_FILES)
 	@echo "Setting up $(VENV) for the demo (first time: about 1 minute)"
 	$(call install,$(BUILD_TOOLS))
-	$(call install,-e ".[cli$(,)native]")
+	$(call install,-e ".[cli$(,)native$(,)learn]")
 	@touch $@
 
 # nle pins an old Gymnasium, though it runs on the newest: so without what it asks for.

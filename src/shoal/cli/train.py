@@ -6,7 +6,7 @@ import json
 import math
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -25,7 +25,7 @@ except ImportError as error:  # torch
     raise MissingExtra(str(error)) from error
 
 if TYPE_CHECKING:
-    from shoal.learn import PPO, Result, Update
+    from shoal.learn import PPO, Result, Run, Update
 
 
 @dataclass(frozen=True)
@@ -128,12 +128,12 @@ class TrainPPO:
             print(f"to see it play: shoal eval {folder}")
 
 
-def train(ppo: PPO, run: Any, panel: Panel) -> Result:
-    """Train, writing and showing each update."""
+def train(ppo: PPO, run: Run, show: Callable[[Update], None]) -> Result:
+    """Train, writing down and showing each update."""
 
     def told(update: Update) -> None:
         run(update)
-        panel(update)
+        show(update)
 
     return ppo.train(told)
 

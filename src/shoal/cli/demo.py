@@ -1,0 +1,92 @@
+"""`shoal demo`: a benchmark, a training run that is solved while you watch, its curve and a replay."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import arg
+
+from shoal.cli._panel import Panel
+from shoal.cli.bench import Bench
+from shoal.cli.evaluate import record, write_gif
+from shoal.cli.train import stop_on_ctrl_c, train
+from shoal.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from shoal.learn import Update
+
+ENV = "shoal/CartPole-v1"
+SOLVED = 475.0  # mean return, of 500
+WIDTH, HEIGHT = 7.0, 4.0  # of the curve, in inches
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Measure CartPole beside Gymnasium's vector envs, then learn to play it; half a minute.
+
+    Example: shoal demo
+    """
+
+    run_dir: Annotated[str, arg(help_behavior_hint="(default: runs/demo-TIME)")] = ""
+    """Where curve and replay are written."""
+    seconds: float = 6.0
+    """Of the benchmark."""
+    seed: int = 1
+    """Of the training."""
+
+    def run(self) -> int:
+        """Show it; returns the exit code."""
+        try:
+            from shoal.learn import PPO, PPOConfig, Run, evaluate
+        except ImportError as error:  # torch
+            raise MissingExtra(str(error)) from error
+        print(
+            "1. How fast envs step: CartPole, written in Python, in vector envs of Gymnasium's and Shoal's\n"
+        )
+        Bench("CartPole-v1", seconds=self.seconds).run()
+        print(f"\n2. PPO learns {ENV}, the same game compiled, until its mean return is {SOLVED:g}\n")
+        folder = Path(self.run_dir or f"runs/demo-{datetime.now():%Y%m%d-%H%M%S}")
+        with (
+            PPO(ENV, PPOConfig(total_steps=300_000, seed=self.seed)) as ppo,
+            Run(folder, ppo, ENV) as run,
+        ):
+            with Panel(f"PPO on {ENV}, {folder}") as panel, stop_on_ctrl_c(ppo):
+
+                def told(update: Update) -> None:
+                    panel(update)
+                    if update.episodes >= 100 and update.mean_return >= SOLVED:
+                        ppo.stop()
+
+                result = train(ppo, run, told)
+            run.save()
+            draw_curve(folder)
+            write_gif(folder / "replay.gif", *record(ppo.policy, ENV, {}, seed=self.seed))
+            found = evaluate(ppo.policy, ENV, 20, seed=self.seed)
+        solved = result.mean_return >= SOLVED
+        print(f"\n{'Solved' if solved else 'Not solved'} in {result.seconds:.1f} s, {result.steps:,} steps.")
+        print(f"Mean return of the likeliest actions in {found.episodes} episodes: {found.mean_return:.0f}\n")
+        print(f"learning curve  {folder / 'curve.png'}")
+        print(f"replay          {folder / 'replay.gif'}")
+        print(f"play it again   shoal eval {folder}")
+        print("learn your own  shoal train ppo --env YOUR_ENV")
+        return 0
+
+
+def draw_curve(folder: Path) -> None:
+    """The learning curve of a run, as ``curve.png`` in its folder."""
+    from matplotlib.figure import Figure
+
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    shown = [line for line in lines if line["mean_return"] is not None]
+    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+    axes: Any = figure.subplots()
+    axes.plot([line["steps"] for line in shown], [line["mean_return"] for line in shown], linewidth=2)
+    axes.set(xlabel="steps", ylabel="mean return of the last 100 episodes", title=folder.name)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.xaxis.set_major_formatter(lambda steps, _: f"{steps:,.0f}")
+    figure.savefig(folder / "curve.png", dpi=120)

@@ -1,0 +1,108 @@
+"""`shoal train` and `shoal eval`, as a user calls them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("torch")
+
+QUICK = ["--num-envs", "8", "--horizon", "16", "--minibatch-size", "64", "--epochs", "2"]
+COMPILED = "shoal/CartPole-v1"
+
+
+def shoal(*args):
+    command = [sys.executable, "-m", "shoal", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+
+
+def train(folder, *args, steps=2000, env=COMPILED):
+    return shoal("train", "ppo", "--env", env, "--run-dir", folder, "--total-steps", steps, *QUICK, *args)
+
+
+def test_a_run_from_training_to_its_replay(tmp_path):
+    run = tmp_path / "run"
+    done = train(run, "--seed", "3")
+    assert done.returncode == 0, done.stderr
+    assert f"preset: {COMPILED}" in done.stdout
+    assert f"run: {run}" in done.stdout
+    assert json.loads((run / "config.json").read_text())["config"]["seed"] == 3
+    assert len((run / "metrics.jsonl").read_text().splitlines()) > 10
+    played = shoal("eval", run, "--episodes", "7", "--json", "--replay", tmp_path / "replay.gif")
+    assert played.returncode == 0, played.stderr
+    found = json.loads(played.stdout)
+    assert set(found) == {"mean_return", "std_return", "episodes"}
+    assert found["episodes"] == 7
+    assert found["mean_return"] >= 8
+    assert (tmp_path / "replay.gif").read_bytes().startswith(b"GIF89a")
+    again = train(run)
+    assert again.returncode == 2
+    assert "holds a run already: choose another folder, or go on with it (--resume)" in again.stderr
+
+
+def test_ctrl_c_saves_and_resume_goes_on_bit_for_bit(tmp_path):
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert train(whole, steps=60_000).returncode == 0
+    command = [sys.executable, "-m", "shoal", "train", "ppo", "--env", COMPILED, "--run-dir", str(run)]
+    process = subprocess.Popen(
+        [*command, "--total-steps", "60000", *QUICK],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        deadline = time.monotonic() + 60
+        while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.7)
+        os.kill(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, (out, err)
+    assert f"to go on where it was: shoal train ppo --run-dir {run} --resume" in out
+    done = shoal("train", "ppo", "--run-dir", run, "--resume")
+    assert done.returncode == 0, done.stderr
+    last = [json.loads((each / "metrics.jsonl").read_text().splitlines()[-1]) for each in (whole, run)]
+    for figures in last:
+        del figures["seconds"], figures["steps_per_second"]
+    assert last[0] == last[1]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["train"], "expected a learner: ppo"),
+        (["train", "dqm"], "expected a learner: ppo, got 'dqm'"),
+        (["train", "ppo", "--total-steps", "5"], "--env: expected the env to learn"),
+        (["train", "ppo", "--env", "CartPole-v1", "--totl-steps", "5"], "--total-steps"),
+        (
+            ["train", "ppo", "--env", "CartPole-v1", "--env-kwargs", "[]"],
+            "--env-kwargs: expected a JSON object",
+        ),
+        (["train", "ppo", "--env", "CartPol-v1"], "CartPole-v1"),
+        (["train", "ppo", "--resume"], "--resume: expected --run-dir"),
+        (
+            ["train", "ppo", "--resume", "--run-dir", "x", "--seed", "3"],
+            "--seed: the settings of the run hold",
+        ),
+        (["train", "ppo", "--resume", "--run-dir", "x"], "x: expected the folder of a run"),
+        (["eval", "nowhere"], "nowhere: expected the folder of a run"),
+    ],
+)
+def test_mistakes(args, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = shoal(*args)
+    assert done.returncode == 2
+    assert message in done.stderr + done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_demo(tmp_path):
+    done = shoal("demo", "--run-dir", tmp_path / "run", "--seconds", "0.5")
+    assert done.returncode == 0, done.stderr
+    assert "Solved in" in done.stdout
+    assert (tmp_path / "run" / "curve.png").stat().st_size > 5000
+    assert (tmp_path / "run" / "replay.gif").exists()
