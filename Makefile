@@ -50,7 +50,9 @@ test-asan: $(ASAN_VENV)/.ready ## Run the tests with AddressSanitizer and UBSan 
 	$(ASAN_VENV)/bin/python -c 'from shoal._core import _native; _native.__sanitized__' && \
 	$(ASAN_VENV)/bin/python -m pytest -n 2 -m "not slow" --ignore tests/test_benchmarks.py --ignore tests/vector/test_processes.py \
 	  --ignore tests/envs_families --ignore tests/cli --ignore tests/compat --ignore tests/native \
-	  --ignore tests/test_examples.py --ignore tests/test_docs.py $(ARGS)
+	  --ignore tests/test_examples.py --ignore tests/test_docs.py --ignore tests/test_learner_examples.py \
+	  --ignore tests/test_own_loop.py --ignore tests/learn/test_ppo.py --ignore tests/learn/test_probes_ppo.py \
+	  --ignore tests/learn/test_run.py $(ARGS)
 
 # ThreadSanitizer cannot start where the kernel scatters addresses wider than it expects, so that is switched off
 # if the machine allows it.

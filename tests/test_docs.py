@@ -20,7 +20,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_blocks_run(page):
     text = page.read_text()
-    if _core.NAME != "native" and re.search(r"Multiprocessing\(|NativeEnv|as_vec_env", text):
+    if _core.NAME != "native" and re.search(r"Multiprocessing\(|NativeEnv|as_vec_env|PPO\(", text):
         pytest.skip("the page needs the compiled core")
     namespace: dict = {"__name__": "__docs__"}
     for match in BLOCK.finditer(text):
@@ -47,6 +47,8 @@ NEED_THE_CORE = {
     "shoal.envs.breakout",
     "shoal.envs.snake",
     "shoal.native.env",
+    "shoal.cli._panel",
+    *(f"shoal.learn.{name}" for name in ["evaluate", "policy", "ppo"]),
     *(
         f"shoal.vector.{name}"
         for name in [

@@ -9,7 +9,9 @@ import time
 
 import pytest
 
-pytest.importorskip("torch")
+from shoal import _core
+
+pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="there are no compiled envs without the core")
 
 QUICK = ["--num-envs", "8", "--horizon", "16", "--minibatch-size", "64", "--epochs", "2"]
 COMPILED = "shoal/CartPole-v1"
