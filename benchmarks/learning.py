@@ -95,10 +95,10 @@ def rate(rounds: int) -> None:
 def sb3(steps: int, seed: int, callback: Any = None) -> float:
     """Seconds, with the RL zoo's settings."""
     with contextlib.redirect_stderr(io.StringIO()):
-        from stable_baselines3 import PPO as Other
+        import stable_baselines3
         from stable_baselines3.common.env_util import make_vec_env
     torch.set_num_threads(1)
-    model = Other(
+    model = stable_baselines3.PPO(
         "MlpPolicy",
         make_vec_env("CartPole-v1", 8, seed=seed),
         n_steps=32,

@@ -1,5 +1,7 @@
 """PPO's loss: the core agrees with the sum of its parts, and the parts with sums written out."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -41,14 +43,13 @@ def test_the_core_agrees(space, masked, weighted, clip_value):
     found = []
     for in_core in (False, True):
         loss, parts = losses.ppo_loss(
-            actions,
+            SimpleNamespace(actions=actions, log_std=torch.zeros(0)),
             outputs,
-            torch.zeros(0),
             taken,
             numbers,
-            mask,
-            weights if weighted else None,
             terms,
+            mask=mask,
+            weights=weights if weighted else None,
             in_core=in_core,
         )
         gradient = torch.autograd.grad(loss, outputs)[0]
@@ -64,9 +65,7 @@ def test_actions_that_do_not_exist_are_refused():
     actions, outputs, taken, numbers, _, _ = minibatch(Discrete(3), 5, seed=0)
     taken[2] = 3
     with pytest.raises(ValueError, match="an action that is none of the alternatives"):
-        losses.ppo_loss(
-            actions, outputs, torch.zeros(0), taken, numbers, None, None, losses.Terms(0.2, 0, 0, 1)
-        )
+        losses.ppo_loss(SimpleNamespace(actions=actions), outputs, taken, numbers, losses.Terms())
 
 
 def test_the_policy_loss_by_hand():

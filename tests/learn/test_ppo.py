@@ -219,12 +219,36 @@ class MaskedInside(Masked):
         return {"see": obs, "action_mask": info["action_mask"].astype(np.int8)}, {}
 
 
-@pytest.mark.parametrize("env", [Masked, MaskedInside])
+class MaskedLate(Masked):
+    """Likewise, with no mask before the first step."""
+
+    def reset(self, *, seed=None, options=None):
+        obs, _ = super().reset(seed=seed)
+        self.allowed = None
+        return obs, {}
+
+    def step(self, action):
+        self.allowed = action if self.allowed is None else self.allowed
+        return super().step(action)
+
+
+@pytest.mark.parametrize("env", [Masked, MaskedInside, MaskedLate])
 @pytest.mark.parametrize("lstm", [False, True])
 def test_actions_that_are_not_allowed_are_never_taken(env, lstm):
     with shoal.Serial(env, 8, flat=True) as vec, PPO(vec, quick(total_steps=600, lstm=lstm)) as ppo:
-        ppo.train()
+        moved = []
+        ppo.train(lambda update: moved.append(update.losses["approx_kl"]))
+        assert max(moved) < 0.05  # what was allowed when acting is allowed when learning
         evaluate(ppo.policy, vec, 10, deterministic=False)
+
+
+def test_a_mask_of_another_size_is_refused():
+    class Wrong(MaskedInside):
+        action_space = Discrete(5)
+
+    vec = shoal.Serial(Wrong, 8, flat=True)
+    with vec, pytest.raises(ArgumentError, match="observation 'action_mask': expected 5 entries"):
+        PPO(vec, quick())
 
 
 @pytest.mark.parametrize(
@@ -278,7 +302,7 @@ def test_minibatches_must_fit():
 
 def test_a_vec_must_suit():
     vec = shoal.make("shoal/CartPole-v1", 8, autoreset_mode="SameStep")
-    with vec, pytest.raises(ArgumentError, match="expected a vec with autoreset_mode=NEXT_STEP"):
+    with vec, pytest.raises(ArgumentError, match="vec: expected one with autoreset_mode=NEXT_STEP"):
         PPO(vec, quick())
     vec = shoal.make("shoal/CartPole-v1", 8, batch_size=4)
     with vec, pytest.raises(ArgumentError, match="mode: expected 'async'"):

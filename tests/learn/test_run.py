@@ -39,9 +39,9 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path, mode, lstm, env):
         ppo.train(lambda update: update.updates == 5 and ppo.stop())
         assert ppo.updates < expected.updates
         assert run.save()
-    again, name, kwargs, exact = resume(tmp_path / "run")
-    with again:
-        assert (name, kwargs, exact) == (env, {}, True)
+    resumed = resume(tmp_path / "run")
+    with (again := resumed.ppo):
+        assert (resumed.env, resumed.env_kwargs, resumed.exact) == (env, {}, True)
         assert again.steps == ppo.steps
         found = again.train()
         assert same(weights(again), weights(whole))
@@ -91,7 +91,7 @@ def test_what_a_run_writes(tmp_path):
 
     with PPO("shoal/CartPole-v1", config()) as ppo, Run(tmp_path, ppo, "shoal/CartPole-v1") as run:
         result = ppo.train(run)
-        run.save()
+    assert (tmp_path / "policy.pt").exists()
     asked = json.loads((tmp_path / "config.json").read_text())
     assert (asked["algorithm"], asked["env"], asked["config"]["horizon"]) == ("ppo", "shoal/CartPole-v1", 16)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -115,6 +115,28 @@ def test_the_policy_of_a_run_plays_as_it_did(tmp_path):
     first, second = (evaluate(each, "shoal/Pendulum-v1", 10, seed=3) for each in (ppo.policy, policy))
     assert first.returns.tolist() == second.returns.tolist()
     assert policy.return_scale == ppo.policy.return_scale != 1
+
+
+def test_a_run_that_was_killed_has_no_update_twice(tmp_path):
+    with PPO("shoal/CartPole-v1", config()) as ppo, Run(tmp_path, ppo, "shoal/CartPole-v1") as run:
+
+        def told(update):
+            run(update)
+            if update.updates == 5:
+                run.save()
+            if update.updates == 9:
+                raise KeyboardInterrupt("killed")
+
+        with pytest.raises(KeyboardInterrupt, match="killed"):
+            ppo.train(told)
+        run._saved_updates = ppo.updates  # as if the process had ended
+    found = resume(tmp_path, total_steps=4000)
+    with found.ppo as ppo, Run(tmp_path, ppo, found.env, resumed=True) as run:
+        assert ppo.updates == 5
+        ppo.train(run)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["updates"] for line in lines] == list(range(1, ppo.updates + 1))
+    assert json.loads((tmp_path / "config.json").read_text())["config"]["total_steps"] == 4000
 
 
 def test_a_folder_holds_one_run(tmp_path):

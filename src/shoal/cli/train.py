@@ -59,9 +59,9 @@ class TrainPPO:
 
         with ExitStack() as stack:
             if self.resume:
-                ppo, env, kwargs, exact = resume(self._folder_to_resume(given), **self._changes(given))
-                folder = Path(self.run_dir)
-                if not exact:
+                found = resume(self._folder_to_resume(given), total_steps=self._asked_steps(given))
+                ppo, env, kwargs, folder = found.ppo, found.env, found.env_kwargs, Path(self.run_dir)
+                if not found.exact:
                     print("shoal: its envs could not be saved, so new episodes begin", file=sys.stderr)
             else:
                 env, kwargs, folder = self._checked()
@@ -97,9 +97,9 @@ class TrainPPO:
                 )
         return self.run_dir
 
-    def _changes(self, given: Sequence[str]) -> dict[str, Any]:
+    def _asked_steps(self, given: Sequence[str]) -> int | None:
         asked = any(option.replace("_", "-").startswith("--total-steps") for option in given)
-        return {"total_steps": self.config.total_steps} if asked else {}
+        return self.config.total_steps if asked else None
 
     def _checked(self) -> tuple[str, dict[str, Any], Path]:
         """Env, its arguments, and the folder."""

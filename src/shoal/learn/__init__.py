@@ -12,7 +12,7 @@ from shoal.learn.policy import Policy
 from shoal.learn.ppo import PPO, Result, Update
 from shoal.learn.ppo_config import PPOConfig
 from shoal.learn.rollout import Rollout
-from shoal.learn.run import Run, load, resume
+from shoal.learn.run import Resumed, Run, load, resume
 from shoal.learn.unpack import unpack
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "PPOConfig",
     "Policy",
     "Result",
+    "Resumed",
     "Rollout",
     "Run",
     "Update",

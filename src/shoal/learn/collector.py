@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.batch import Batch
-from shoal.errors import SnapshotError
+from shoal.errors import ArgumentError, SnapshotError
 from shoal.learn.actions import masks_in
 from shoal.learn.episodes import Episodes
 from shoal.learn.policy import Policy
@@ -38,6 +39,11 @@ class Collector:
     """
 
     def __init__(self, vec: VectorEnv, policy: Policy, horizon: int, seed: int) -> None:
+        if vec.autoreset_mode is not AutoresetMode.NEXT_STEP:
+            raise ArgumentError(
+                f"vec: expected one with autoreset_mode=NEXT_STEP, got {vec.autoreset_mode}: last "
+                "observations are looked for in their place"
+            )
         self.vec, self._seed = vec, seed
         self._actions, self._masks_in_obs = policy.actions, policy.has_masks
         self._random = torch.Generator(policy.device).manual_seed(seed)
@@ -63,7 +69,6 @@ class Collector:
         """Reset all envs; returns as many rollouts to write into."""
         self.vec.async_reset(seed=self._seed)
         self._batch = self.vec.recv()
-        self._arguments["masked"] = self._masks_of(self._batch) is not None
         return [Rollout(**self._arguments) for _ in range(rollouts)]
 
     @torch.no_grad()
@@ -146,7 +151,6 @@ class Collector:
             "random": self._random.get_state(),
             "state": None if self._state is None else self._state.clone(),
             "batch": None if self._batch is None else deepcopy(tuple(self._batch)),
-            "masked": self._arguments.get("masked", False),
             "steps": self.steps,
             "episodes": self.episodes.state_dict(),
         }
@@ -155,12 +159,12 @@ class Collector:
         """Go on from there; returns the rollouts, or none if the envs were not saved and must begin anew."""
         self._random.set_state(state["random"])
         self.steps = state["steps"]
-        if state["envs"] is None:
-            return []
         self.episodes.load_state_dict(state["episodes"])
+        if state["envs"] is None:
+            self.episodes.abandon()
+            return []
         self._state = None if state["state"] is None else state["state"].clone()
         self._batch = None if state["batch"] is None else Batch(*state["batch"])
-        self._arguments["masked"] = state["masked"]
         rollouts = [Rollout(**self._arguments) for _ in state["rollouts"]]
         for rollout, saved in zip(rollouts, state["rollouts"], strict=True):
             rollout.load_state_dict(saved)

@@ -3,7 +3,7 @@
     vectors              brought to one scale, as they are
     choices              embedded, each alternative a vector of its own
     text                 characters embedded, weighted by their places and added up
-    images               uint8, 32 pixels and more: the convolutions of the DQN paper
+    images               uint8, 36 pixels and more: the convolutions of the DQN paper
     grids                other integers in two or three dimensions: cells embedded, then small convolutions
 
 A part called ``action_mask`` is not looked at: it says what is allowed, not what is there.
@@ -27,7 +27,7 @@ from shoal.learn.moments import Moments
 from shoal.learn.unpack import leaf
 
 MOST_ALTERNATIVES = 1 << 14  # beyond it a number is a quantity
-SMALLEST_IMAGE = 32
+SMALLEST_IMAGE = 36  # for the convolutions to fit
 
 
 class Encoder(nn.Module):

@@ -50,6 +50,10 @@ class Episodes:
         """Likewise."""
         return float(np.mean(self.lengths)) if self.lengths else float("nan")
 
+    def abandon(self) -> None:
+        """Those under way will not be finished."""
+        self._return[:], self._length[:] = 0.0, 0
+
     def state_dict(self) -> dict[str, Any]:
         """All of it, to go on from."""
         return {

@@ -59,7 +59,7 @@ def evaluate(
 
     Args:
         policy: That plays.
-        env: A vec (it is reset), or anything `shoal.make` takes.
+        env: A vec (it is reset, so not one that a learner will go on with), or anything `shoal.make` takes.
         episodes: How many.
         deterministic: Take the likeliest actions, instead of drawing them.
         seed: Of envs and actions.
@@ -79,6 +79,8 @@ def evaluate(
         envs = min(episodes, MOST_ENVS)
         with make(env, envs, env_kwargs=env_kwargs, flat=True, num_workers=1) as vec:
             return evaluate(policy, vec, episodes, deterministic=deterministic, seed=seed, on_step=on_step)
+    if env.batch_size < env.num_envs:
+        raise ArgumentError("env: expected a vec that hands out all rows at a time, got an asynchronous one")
     rows = env.num_rows
     quota = np.full(rows, episodes // rows)
     quota[: episodes % rows] += 1

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from shoal import _core
-from shoal.learn.actions import Actions
+from shoal.learn.policy import Policy
 
 
 class Terms(NamedTuple):
     """How the loss is put together; see `PPOConfig`."""
 
-    clip: float
-    clip_value: float
-    entropy: float
-    value_weight: float
+    clip: float = 0.2
+    clip_value: float = 0.0
+    entropy: float = 0.005
+    value_weight: float = 0.5
 
 
 class Figures(NamedTuple):
@@ -76,30 +76,29 @@ def explained_variance(values: Tensor, returns: Tensor) -> float:
 
 
 def ppo_loss(
-    actions: Actions,
+    policy: Policy,
     outputs: Tensor,
-    log_std: Tensor,
     taken: Tensor,
     numbers: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
     terms: Terms,
     *,
+    mask: Tensor | None = None,
+    weights: Tensor | None = None,
     in_core: bool | None = None,
 ) -> tuple[Tensor, Figures]:
     """The loss of a minibatch, and its parts.
 
     Args:
-        actions: What outputs mean.
-        outputs: Of the policy, [..., outputs and value].
-        log_std: Of quantities.
+        policy: Whose outputs they are.
+        outputs: [..., outputs and value].
         taken: The actions that were taken.
         numbers: [..., 4]: their log-probability then, advantage, return, and the value then.
-        mask: Alternatives that are allowed.
-        weights: Entries that count; all by default.
         terms: How the loss is put together.
+        mask: Alternatives that are allowed; all by default.
+        weights: Entries that count; all by default.
         in_core: Whether the core computes it; by default if it can.
     """
+    actions = policy.actions
     if in_core is None:
         in_core = _core.NAME == "native" and not actions.num_quantities and outputs.device.type == "cpu"
     if in_core:
@@ -107,7 +106,7 @@ def ppo_loss(
         loss: Tensor = _InCore.apply(outputs, actions.sizes, taken, numbers, mask, weights, terms, figures)  # type: ignore[no-untyped-call]
         return loss, Figures(*figures)
     old_log_probs, advantages, returns, old_values = numbers.unbind(-1)
-    log_probs, entropy = actions.evaluate(outputs[..., :-1], log_std, taken, mask)
+    log_probs, entropy = actions.evaluate(outputs[..., :-1], policy.log_std, taken, mask)
     by_policy, ratios = policy_loss(log_probs, old_log_probs, advantages, terms.clip)
     by_value = value_loss(outputs[..., -1], returns, old_values, terms.clip_value)
     found = Figures(

@@ -86,8 +86,13 @@ class Policy(nn.Module):
         self.log_std = nn.Parameter(torch.full((self.actions.num_quantities,), -0.5))
         # By which returns were divided; 1 unless they are normalised.
         self.register_buffer("return_scale", torch.ones((), dtype=torch.float64))
-        mask = [field for field in layout.fields if field.path == (MASK,)]
-        self._mask_field = mask[0] if mask and mask[0].size == self.actions.num_logits else None
+        masks = [field for field in layout.fields if field.path == (MASK,)]
+        self._mask_field = masks[0] if masks and self.actions.num_logits else None
+        if self._mask_field is not None and self._mask_field.size != self.actions.num_logits:
+            raise ArgumentError(
+                f"observation {MASK!r}: expected {self.actions.num_logits} entries, one for each alternative "
+                f"of {action_space}, got {self._mask_field.size}"
+            )
         self.has_masks = self._mask_field is not None  # in its observations
 
     # -- tensors -----------------------------------------------------------------------------------------
@@ -162,7 +167,7 @@ class Policy(nn.Module):
         """Actions for a batch of observations, as ``vec.step`` takes them.
 
         Args:
-            obs: As the vec gives them: flat rows, or values of the observation space.
+            obs: As the vec gives them: flat rows.
             deterministic: Take the likeliest actions, instead of drawing them.
             state: With an LSTM, from `initial_state`; it is written to. Set the columns of rows that begin an
                 episode to 0.

@@ -19,10 +19,8 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode
 from torch import Tensor, nn
 
-from shoal import _core
 from shoal.errors import ArgumentError, ArgumentTypeError
 from shoal.learn import losses
 from shoal.learn.collector import HOPS, Collector
@@ -103,7 +101,7 @@ class PPO:
         env_kwargs: dict[str, Any] | None = None,
     ) -> None:
         self.config = config = PPOConfig() if config is None else config
-        self._owns = not isinstance(env, VectorEnv)
+        self._owns, self._env_kwargs = not isinstance(env, VectorEnv), dict(env_kwargs or {})
         self.vec = vec = _made(env, config, env_kwargs) if self._owns else _checked(env, config)
         try:
             self._prepare(vec, encoder)
@@ -254,20 +252,7 @@ class PPO:
             scale = float(self._return_moments.variance) ** 0.5 or 1.0
             self.policy.return_scale.fill_(scale)
             rewards = rewards / np.float32(scale)
-        advantages = np.empty_like(rewards)
-        _core.gae(
-            rewards,
-            experience.values.numpy(),
-            experience.last_values,
-            experience.terminations,
-            experience.truncations,
-            experience.acts,
-            experience.carries,
-            config.gamma,
-            config.gae_lambda,
-            advantages,
-        )
-        found = torch.from_numpy(advantages)
+        found = torch.from_numpy(experience.advantages(config.gamma, config.gae_lambda, rewards))
         returns = found + experience.values
         acting = found[torch.from_numpy(experience.acts)]
         return (found - acting.mean()) / (acting.std() + 1e-8), returns
@@ -304,14 +289,13 @@ class PPO:
         outputs = policy(batch.obs, batch.states)
         allowed = policy.mask_in(batch.obs) if batch.masks is None else batch.masks
         loss, parts = losses.ppo_loss(
-            policy.actions,
+            policy,
             outputs,
-            policy.log_std,
             batch.actions,
             batch.numbers,
-            allowed,
-            batch.weights,
             self._terms,
+            mask=allowed,
+            weights=batch.weights,
         )
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -388,7 +372,7 @@ class PPO:
 
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        save_policy(path, self, {"env": self.vec.env_name, "env_kwargs": {}})
+        save_policy(path, self, {"env": self.vec.env_name, "env_kwargs": self._env_kwargs})
 
     def close(self) -> None:
         """Close the vec, if the learner made it."""
@@ -435,11 +419,6 @@ def _made(env: Any, config: PPOConfig, env_kwargs: dict[str, Any] | None) -> Vec
 
 
 def _checked(vec: VectorEnv, config: PPOConfig) -> VectorEnv:
-    if vec.autoreset_mode is not AutoresetMode.NEXT_STEP:
-        raise ArgumentError(
-            f"env: expected a vec with autoreset_mode=NEXT_STEP, got {vec.autoreset_mode}: the learner looks "
-            "for last observations in their place"
-        )
     structured = not isinstance(vec.observation_layout.space.shape, tuple)
     if not vec.flat and (structured or vec.observation_layout.is_bytes):
         raise ArgumentTypeError(

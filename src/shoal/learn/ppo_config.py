@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from shoal.errors import ArgumentError
 from shoal.learn.encoder import ACTIVATIONS
+from shoal.learn.presets import preset_for
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,11 @@ class PPOConfig:
             raise ArgumentError(f"mode: expected 'sync', 'overlap' or 'async', got {self.mode!r}")
         if self.activation not in ACTIVATIONS:
             raise ArgumentError(f"activation: expected one of {sorted(ACTIVATIONS)}, got {self.activation!r}")
+
+    @classmethod
+    def for_env(cls, env: str, **settings: Any) -> Self:
+        """The preset for an env, if there is one, with some settings of your own."""
+        return cls.of({**preset_for(env)[1], **settings})
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:

@@ -17,11 +17,22 @@ _ATARI: dict[str, Any] = {
     "total_steps": 10_000_000,
 }
 
+_PENDULUM: dict[str, Any] = {
+    "total_steps": 300_000,
+    "num_envs": 16,
+    "horizon": 128,
+    "minibatch_size": 256,
+    "epochs": 10,
+    "learning_rate": 2e-3,
+    "gamma": 0.95,
+    "entropy": 0.0,
+}
+
 PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {"num_envs": 16, "horizon": 64, "minibatch_size": 256, "learning_rate": 2.5e-3},
     "shoal/CartPole-v1": {"num_envs": 64},
-    "Pendulum-v1": {"gamma": 0.9, "total_steps": 200_000, "learning_rate": 1e-3, "entropy": 0.0},
-    "shoal/Pendulum-v1": {"gamma": 0.9, "total_steps": 200_000, "learning_rate": 1e-3, "entropy": 0.0},
+    "Pendulum-v1": _PENDULUM,
+    "shoal/Pendulum-v1": _PENDULUM,
     "LunarLander-v3": {
         "total_steps": 1_000_000,
         "num_envs": 16,

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shoal import _core
 from shoal.batch import Batch
 from shoal.layout import Layout
 from shoal.learn.actions import Actions
@@ -45,6 +46,31 @@ class Experience:
     """Of an LSTM, before the first steps."""
     rows: NDArray[np.int64]
     """Whose columns they are."""
+
+    def advantages(
+        self, gamma: float, lam: float, rewards: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        """Of the entries that act, by generalised advantage estimation; 0 elsewhere.
+
+        Args:
+            gamma: Discount.
+            lam: Of the mean over horizons.
+            rewards: Instead of its own: scaled ones, say.
+        """
+        found = np.empty_like(self.rewards)
+        _core.gae(
+            self.rewards if rewards is None else rewards,
+            self.values.numpy(),
+            self.last_values,
+            self.terminations,
+            self.truncations,
+            self.acts,
+            self.carries,
+            gamma,
+            lam,
+            found,
+        )
+        return found
 
     def sequences(self) -> tuple[Tensor, Tensor, Tensor]:
         """Columns cut where an episode begins, because an LSTM cannot forget on its way.
@@ -74,7 +100,6 @@ class Rollout:
         layout: Of the observations.
         actions: What an action consists of.
         state_width: Of an LSTM, or 0.
-        masked: Whether action masks come beside the observations, in ``infos``.
         spare: Columns beside one for each row. None are needed where all rows arrive together.
     """
 
@@ -86,7 +111,6 @@ class Rollout:
         actions: Actions,
         *,
         state_width: int = 0,
-        masked: bool = False,
         spare: int = 0,
     ) -> None:
         self.rows, self.horizon, self._together = rows, horizon, spare == 0
@@ -99,7 +123,8 @@ class Rollout:
         self._acts, self._carries = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
         self._starts = np.zeros(shape, np.bool_)
         self._last_values = np.zeros(columns, np.float32)
-        self._masks = np.ones((*shape, actions.num_logits), np.bool_) if masked else None
+        self._masks: NDArray[np.bool_] | None = None  # made when the first one comes
+        self._mask_shape = (*shape, actions.num_logits)
         self._states = torch.zeros(2, columns, state_width) if state_width else None
         self._column, self._cursor = np.arange(rows), np.zeros(rows, np.int64)
         self._owner = np.arange(columns)
@@ -155,6 +180,8 @@ class Rollout:
         self._obs[at] = batch.obs  # a copy: the arena's rows are written again by the next step
         self._actions[at], self._log_probs[at], self._values[at] = actions, log_probs, values
         self._acts[at], self._starts[at] = batch.mask, batch.resets
+        if self._masks is None and masks is not None:
+            self._masks = np.ones(self._mask_shape, np.bool_)
         if self._masks is not None:
             self._masks[at] = True if masks is None else masks
         if self._states is not None and state is not None:

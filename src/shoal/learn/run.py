@@ -14,7 +14,7 @@ import json
 import math
 import os
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -59,20 +59,29 @@ class Run:
         resumed: bool = False,
     ) -> None:
         self.folder, self._ppo, self._env = Path(folder), ppo, {"env": env, "env_kwargs": env_kwargs or {}}
-        if not resumed:
+        if resumed:
+            self._cut(ppo.updates)
+        else:
             if (self.folder / "config.json").exists():
                 raise ArgumentError(
                     f"{self.folder} holds a run already: choose another folder, or go on with it (--resume)"
                 )
             self.folder.mkdir(parents=True, exist_ok=True)
-            config = {"algorithm": "ppo", **self._env, "config": asdict(ppo.config)}
-            config["versions"] = {name: importlib.metadata.version(name) for name in ("shoal", "torch")}
-            _write(self.folder / "config.json", json.dumps(config, indent=2).encode())
+        config = {"algorithm": "ppo", **self._env, "config": asdict(ppo.config)}
+        config["versions"] = {name: importlib.metadata.version(name) for name in ("shoal", "torch")}
+        _write(self.folder / "config.json", json.dumps(config, indent=2).encode())
         self._metrics = (self.folder / "metrics.jsonl").open("a")
         self._board = _tensorboard(self.folder)
         self._last: Update | None = None
         self._board_due = 0.0
         self._checkpoint_seconds, self._saved = checkpoint_seconds, time.monotonic()
+        self._saved_updates = ppo.updates if resumed else -1
+
+    def _cut(self, updates: int) -> None:
+        """Forget the updates after the checkpoint: they will be made again."""
+        path = self.folder / "metrics.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        _write(path, "".join(line for line in lines if json.loads(line)["updates"] <= updates).encode())
 
     def __call__(self, update: Update) -> None:
         """Write down how it stands."""
@@ -118,11 +127,13 @@ class Run:
         _save(
             self.folder / "checkpoint.pt", {**self._env, "config": asdict(self._ppo.config), "state": state}
         )
-        self._saved = time.monotonic()
+        self._saved, self._saved_updates = time.monotonic(), self._ppo.updates
         return state["collector"]["envs"] is not None
 
     def close(self) -> None:
-        """Write what is left."""
+        """Save, unless nothing has happened since, and write what is left."""
+        if self._saved_updates != self._ppo.updates:
+            self.save()
         self._metrics.close()
         if self._board is not None:
             if self._last is not None:
@@ -133,8 +144,10 @@ class Run:
         """For ``with``."""
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        """Close it."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close it; after an error all that is saved is what was saved before."""
+        if kind is not None:
+            self._saved_updates = self._ppo.updates
         self.close()
 
 
@@ -178,22 +191,38 @@ def load(run: str | os.PathLike[str], *, encoder: torch.nn.Module | None = None)
     return policy.eval()
 
 
-def resume(run: str | os.PathLike[str], **changes: Any) -> tuple[PPO, str, dict[str, Any], bool]:
-    """The learner of a run as it was when last saved, its env, and whether the envs go on where they were.
+@dataclass(frozen=True)
+class Resumed:
+    """A run to go on with."""
+
+    ppo: PPO
+    """As it was when last saved."""
+    env: str
+    env_kwargs: dict[str, Any]
+    exact: bool
+    """Whether its envs go on where they were; else they could not be saved, and begin new episodes."""
+
+
+def resume(
+    run: str | os.PathLike[str], *, total_steps: int | None = None, encoder: torch.nn.Module | None = None
+) -> Resumed:
+    """The learner of a run as it was when last saved. Pass ``resumed=True`` to a `Run` that goes on with it.
 
     Args:
         run: Its folder.
-        **changes: Settings that are to be others. Only with none does training go on bit for bit.
+        total_steps: How far to go, if not as far as it was to; training then goes on, but not bit for bit
+            as if it had been asked for at once, because the learning rate falls with it.
+        encoder: A module like the one it was trained with, if it was one of your own.
     """
     saved = read(run, "checkpoint.pt")
-    config = PPOConfig.of({**saved["config"], **changes})
-    ppo = PPO(saved["env"], config, env_kwargs=saved["env_kwargs"])
+    config = PPOConfig.of({**saved["config"], **({"total_steps": total_steps} if total_steps else {})})
+    ppo = PPO(saved["env"], config, env_kwargs=saved["env_kwargs"], encoder=encoder)
     try:
         exact = ppo.load_state_dict(saved["state"])
     except BaseException:
         ppo.close()
         raise
-    return ppo, saved["env"], saved["env_kwargs"], exact
+    return Resumed(ppo, saved["env"], saved["env_kwargs"], exact)
 
 
 def read(run: str | os.PathLike[str], name: str) -> dict[str, Any]:
