@@ -26,16 +26,13 @@ def command_of(*variables):
     return rest
 
 
-@pytest.mark.parametrize(
-    ("variables", "args"),
-    [([], ["CartPole-v1"]), (["ARGS=Acrobot-v1 --num-envs 16"], ["Acrobot-v1", "--num-envs", "16"])],
-)
-def test_make_run_is_a_benchmark(variables, args):
-    assert command_of(*variables) == ["-m", "shoal", "bench", *args]
+@pytest.mark.parametrize(("variables", "args"), [([], []), (["ARGS=--seed 3"], ["--seed", "3"])])
+def test_make_run_is_the_demo(variables, args):
+    assert command_of(*variables) == ["-m", "shoal", "demo", *args]
 
 
-def test_make_run_prints_all_rates():
-    command = [sys.executable, *command_of("ARGS=FrozenLake-v1 --num-envs 2 --seconds 0.4")]
+def test_the_benchmark_prints_all_rates():
+    command = [sys.executable, *shlex.split("-m shoal bench FrozenLake-v1 --num-envs 2 --seconds 0.4")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     names = ["bare loop", "shoal.Serial", "gymnasium Sync", "gymnasium Async"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shoal.errors import ShoalError
@@ -81,10 +82,12 @@ def _run(args: list[str]) -> int:
     return code
 
 
+@dataclass
 class _Train:
     """Learn to play an env: `shoal train ppo --help` says how."""
 
 
+@dataclass
 class _Demo:
     """Measure CartPole beside Gymnasium's vector envs, then learn to play it: half a minute."""
 

@@ -93,6 +93,10 @@ class Interrupts:
 
     def _ring(self, *_: Any) -> None:
         self.came = True
+        if callable(signal.getsignal(signal.SIGALRM)):
+            # Somebody has a time limit. What it waits for may have heard Ctrl-C too and be gone, and what is
+            # raised here be lost in a fork: it is not to wait for long.
+            signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
         raise KeyboardInterrupt
 
     def check(self) -> None:
