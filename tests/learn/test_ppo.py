@@ -268,6 +268,46 @@ def test_a_kl_that_is_too_large_ends_an_update():
     assert len(steps) < 10
 
 
+def test_overlap_learns_from_all_that_it_collects():
+    with PPO("shoal/Pendulum-v1", quick(mode="overlap", total_steps=512)) as ppo:
+        result = ppo.train()
+    assert (result.steps, result.updates) == (512, 4)
+
+
+def test_nobody_acts_in_a_whole_rollout():
+    # Episodes of one step, and every second entry a reset.
+    config = quick(horizon=1, minibatch_size=2, num_envs=4, total_steps=40)
+    with PPO(probes.Bandit, config) as ppo:
+        assert ppo.train().steps == 40
+    assert all(tensor.isfinite().all() for tensor in ppo.policy.state_dict().values())
+
+
+class Mixed(gymnasium.Env):
+    """Integers from -3 to 4 and a number, and an observation that begins at 5."""
+
+    observation_space = Discrete(3, start=5)
+    action_space = Dict({"whole": Box(-3, 4, (1,), np.int32), "part": Box(0, 1, (1,), np.float32)})
+    taken = set()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 6, {}
+
+    def step(self, action):
+        Mixed.taken.add(int(action["whole"][0]))
+        assert 0 <= action["part"][0] <= 1
+        return 7, 1.0, self.np_random.random() < 0.1, False, {}
+
+
+def test_integers_of_a_structured_action_keep_their_bounds():
+    with shoal.Serial(Mixed, 8, flat=True) as vec, PPO(vec, quick(total_steps=1000)) as ppo:
+        ppo.train()
+    assert Mixed.taken == set(range(-3, 5))
+    vec = shoal.Serial(Mixed, 8)
+    with vec, pytest.raises(TypeError, match="make the vec with flat=True"):
+        PPO(vec, quick())
+
+
 # -- what is refused -----------------------------------------------------------------------------------------
 
 

@@ -73,7 +73,7 @@ class Demo:
         print(f"replay          {folder / 'replay.gif'}")
         print(f"play it again   shoal eval {folder}")
         print("learn your own  shoal train ppo --env YOUR_ENV")
-        return 0
+        return 130 if result.stopped and not solved else 0
 
 
 def draw_curve(folder: Path) -> None:

@@ -16,6 +16,7 @@ from shoal.flat_actions import MixedBox
 
 FORBIDDEN = -1e9  # a logit: its probability is exactly 0, and 0 times it is 0, which infinity would not be
 MASK = "action_mask"  # the part of an observation, or else of infos, that says what is allowed
+MOST_ALTERNATIVES = 1 << 14  # of a choice
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
@@ -49,7 +50,7 @@ class Actions:
             sizes = [2] * math.prod(space.shape)
         elif isinstance(space, MixedBox):
             whole = space.whole
-            sizes = [int(n) for n in (space.high - space.low)[whole] + 1]
+            sizes, self._start = [int(n) for n in (space.high - space.low)[whole] + 1], space.low[whole]
             low, high = space.low[~whole], space.high[~whole]
         elif isinstance(space, spaces.Box) and space.dtype.kind == "f":
             sizes, low, high = [], space.low.reshape(-1), space.high.reshape(-1)
@@ -60,6 +61,11 @@ class Actions:
             )
         if isinstance(space, spaces.Box) and whole.size == 0:
             whole = np.zeros(math.prod(space.shape), np.bool_)
+        if max(sizes, default=0) > MOST_ALTERNATIVES:
+            raise ArgumentTypeError(
+                f"{space}: a choice of {max(sizes)} alternatives is too many for a policy (at most "
+                f"{MOST_ALTERNATIVES}). Give the env a Box of floats, and round there"
+            )
         self._whole = whole
         self.sizes, self.num_quantities = sizes, len(low)
         self.num_choices, self.num_logits = len(sizes), sum(sizes)
@@ -67,8 +73,9 @@ class Actions:
         self.width = self.num_choices + self.num_quantities
         self.dtype = torch.float32 if self.num_quantities else torch.int64
         bounded = np.isfinite(low) & np.isfinite(high)
-        self._middle = np.where(bounded, (low + high) / 2, 0.0)
-        self._half = np.where(bounded, (high - low) / 2, 1.0)
+        with np.errstate(invalid="ignore"):  # of those that have no bounds
+            self._middle = np.where(bounded, (low + high) / 2, 0.0)
+            self._half = np.where(bounded, (high - low) / 2, 1.0)
         self._low, self._high = low, high
         # Where each logit goes if choices have different numbers of alternatives.
         most = max(sizes, default=0)
@@ -146,14 +153,17 @@ class Actions:
             if isinstance(space, spaces.Discrete):
                 return raw[..., 0] + self._start if self._start else raw[..., 0]
             if isinstance(space, MixedBox):
-                return raw.astype(np.float64)
+                return raw + self._start
             return (raw.reshape((*lead, *(space.shape or ()))) + self._start).astype(space.dtype, copy=False)
         quantities = raw[..., self.num_choices :].astype(np.float64) * self._half + self._middle
         quantities = quantities.clip(self._low, self._high)
         if not self.num_choices:
             return quantities.reshape((*lead, *(space.shape or ()))).astype(space.dtype)
         mixed = np.empty((*lead, self.width))
-        mixed[..., self._whole], mixed[..., ~self._whole] = raw[..., : self.num_choices], quantities
+        mixed[..., self._whole], mixed[..., ~self._whole] = (
+            raw[..., : self.num_choices] + self._start,
+            quantities,
+        )
         return mixed
 
 

@@ -22,11 +22,10 @@ from torch import Tensor, nn
 
 from shoal.fields import Field, Kind
 from shoal.layout import Layout
-from shoal.learn.actions import MASK
+from shoal.learn.actions import MASK, MOST_ALTERNATIVES
 from shoal.learn.moments import Moments
 from shoal.learn.unpack import leaf
 
-MOST_ALTERNATIVES = 1 << 14  # beyond it a number is a quantity
 SMALLEST_IMAGE = 36  # for the convolutions to fit
 
 
@@ -114,20 +113,26 @@ class Choices(nn.Module):
     """A vector for each alternative of each choice."""
 
     offsets: Tensor
+    low: Tensor
+    high: Tensor
 
     def __init__(self, low: Any, sizes: Any) -> None:
         super().__init__()
         sizes = np.asarray(sizes, np.int64).reshape(-1)
         width = min(16, int(sizes.max()))
         offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]) - np.asarray(low, np.int64).reshape(-1)
-        self.register_buffer("offsets", torch.from_numpy(offsets))
+        first = np.array(low, np.int64).reshape(-1)
+        self.register_buffer("offsets", torch.from_numpy(offsets), persistent=False)
+        self.register_buffer("low", torch.from_numpy(first), persistent=False)
+        self.register_buffer("high", torch.from_numpy(first + sizes - 1), persistent=False)
         self.table = nn.Embedding(int(sizes.sum()), width)
         nn.init.orthogonal_(self.table.weight, math.sqrt(2))
         self.out_features = width * len(sizes)
 
     def forward(self, values: Tensor) -> Tensor:
         """[rows, ...] -> [rows, out_features]."""
-        places = values.reshape(len(values), -1).to(torch.int64) + self.offsets
+        # Rows of nobody are zeros, which may be none of the alternatives.
+        places = values.reshape(len(values), -1).to(torch.int64).clamp(self.low, self.high) + self.offsets
         embedded: Tensor = self.table(places)
         return embedded.reshape(len(values), -1)
 
@@ -183,7 +188,7 @@ class Grid(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], low: int, alternatives: int, width: int = 64) -> None:
         super().__init__()
-        self.low = low
+        self.low, self.high = low, low + alternatives - 1
         kinds = shape[-1] if len(shape) == 3 else 1  # of symbols in a cell
         self.register_buffer("offsets", torch.arange(kinds) * alternatives - low)
         self.table = nn.Embedding(kinds * alternatives, 16)
@@ -204,7 +209,8 @@ class Grid(nn.Module):
     def forward(self, cells: Tensor) -> Tensor:
         """[rows, ...] -> [rows, out_features]."""
         cells = cells if cells.dim() == 4 else cells[..., None]
-        embedded = self.table(cells.to(torch.int64) + self.offsets).sum(-2)
+        known = cells.to(torch.int64).clamp(self.low, self.high)  # as above
+        embedded = self.table(known + self.offsets).sum(-2)
         features: Tensor = self.layers(embedded.permute(0, 3, 1, 2))
         return features
 

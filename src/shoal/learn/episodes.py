@@ -67,6 +67,6 @@ class Episodes:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         self._return, self._length = state["return"].copy(), state["length"].copy()
-        self.returns.extend(state["returns"])
-        self.lengths.extend(state["lengths"])
+        self.returns = deque(state["returns"], self.returns.maxlen)
+        self.lengths = deque(state["lengths"], self.lengths.maxlen)
         self.count = state["count"]

@@ -71,7 +71,7 @@ def mean(entries: Tensor, weights: Tensor | None) -> Tensor:
 
 def explained_variance(values: Tensor, returns: Tensor) -> float:
     """How much of the variance of returns the values account for: 1 is all, 0 none, less is worse."""
-    variance = returns.var()
+    variance = returns.var() if len(returns) > 1 else None
     return float("nan") if not variance else float(1 - (returns - values).var() / variance)
 
 

@@ -190,18 +190,20 @@ class PPO:
     def _train_overlapping(self, on_update: Callable[[Update], None] | None) -> None:
         """Learn from one rollout while the policy before makes the next: always one behind, never more."""
         with ThreadPoolExecutor(1, "shoal-collect") as beside:
-            while self.steps < self.config.total_steps and not self._stops:
+            while (self._waiting is not None or self.steps < self.config.total_steps) and not self._stops:
                 begun, steps = time.perf_counter(), self.steps
                 if self._waiting is None:
                     self._collector.collect(self._rollouts[0], self._actor)
                     self._waiting = 0
-                    continue
-                making = 1 - self._waiting
-                made = beside.submit(self._collector.collect, self._rollouts[making], self._actor)
+                making = made = None
+                if self.steps < self.config.total_steps:
+                    making = 1 - self._waiting
+                    made = beside.submit(self._collector.collect, self._rollouts[making], self._actor)
                 try:
                     figures = self._learn(self._rollouts[self._waiting])
                 finally:
-                    made.result()
+                    if made is not None:
+                        made.result()
                 self._waiting = making
                 self._actor.load_state_dict(self.policy.state_dict())
                 self._tell(on_update, begun, steps, figures)
@@ -233,8 +235,9 @@ class PPO:
             ):
                 break
         acts = torch.from_numpy(experience.acts)
-        means = np.mean([[float(figure) for figure in row] for row in figures], 0).tolist()
-        result = dict(zip((*losses.Figures._fields, "grad_norm"), means, strict=True))
+        names = (*losses.Figures._fields, "grad_norm")
+        rows = [[float(figure) for figure in row] for row in figures] or [[float("nan")] * len(names)]
+        result = dict(zip(names, np.mean(rows, 0).tolist(), strict=True))
         result["explained_variance"] = losses.explained_variance(experience.values[acts], returns[acts])
         policy.observe(experience.obs[acts].to(policy.device))
         rollout.release()
@@ -255,7 +258,9 @@ class PPO:
         found = torch.from_numpy(experience.advantages(config.gamma, config.gae_lambda, rewards))
         returns = found + experience.values
         acting = found[torch.from_numpy(experience.acts)]
-        return (found - acting.mean()) / (acting.std() + 1e-8), returns
+        if not len(acting):
+            return found, returns
+        return (found - acting.mean()) / (acting.std(correction=0) + 1e-8), returns
 
     def _minibatches_of(self, experience: Experience, advantages: Tensor, returns: Tensor) -> Any:
         """One pass: entries in random order, or with an LSTM whole sequences."""
@@ -269,7 +274,9 @@ class PPO:
         else:
             entries, counts, states = experience.sequences()
         order = torch.randperm(entries.shape[-1], generator=self._random)
-        for chosen in order.tensor_split(min(self._minibatches, len(order))):
+        for chosen in order.tensor_split(max(1, min(self._minibatches, len(order)))):
+            if not len(chosen):
+                return  # nobody has acted
             places = entries[..., chosen]
             obs, actions, figures, masks = (
                 None if part is None else part[places].to(device) for part in flat
@@ -362,6 +369,7 @@ class PPO:
         self.updates, self._learnt, self.seconds = state["counts"]
         self._rollouts = self._collector.load_state_dict(state["collector"])
         if not self._rollouts:
+            self._waiting, self._return_sums = None, np.zeros_like(self._return_sums)
             return False
         self._waiting, self._return_sums = state["waiting"], state["return_sums"].copy()
         return True
@@ -419,11 +427,10 @@ def _made(env: Any, config: PPOConfig, env_kwargs: dict[str, Any] | None) -> Vec
 
 
 def _checked(vec: VectorEnv, config: PPOConfig) -> VectorEnv:
-    structured = not isinstance(vec.observation_layout.space.shape, tuple)
-    if not vec.flat and (structured or vec.observation_layout.is_bytes):
+    layout = vec.observation_layout
+    if not vec.flat and vec.single_observation_space.shape != tuple(layout.flat_shape):
         raise ArgumentTypeError(
-            f"env: its observations are structured, {vec.observation_layout.space}: make the vec with "
-            "flat=True"
+            f"env: its observations are structured, {layout.space}: make the vec with flat=True"
         )
     asynchronous = vec.batch_size < vec.num_envs
     if asynchronous and config.mode != "async":

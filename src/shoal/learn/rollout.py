@@ -178,7 +178,8 @@ class Rollout:
         """Write down what rows see and do now; `state` is what an LSTM had before it saw that."""
         at = self._at(rows)
         self._obs[at] = batch.obs  # a copy: the arena's rows are written again by the next step
-        self._actions[at], self._log_probs[at], self._values[at] = actions, log_probs, values
+        self._actions[at], self._log_probs[at] = actions.cpu(), log_probs.cpu()
+        self._values[at] = values.cpu()
         self._acts[at], self._starts[at] = batch.mask, batch.resets
         if self._masks is None and masks is not None:
             self._masks = np.ones(self._mask_shape, np.bool_)
