@@ -544,7 +544,14 @@ def test_ctrl_c_ends_it_without_a_word_too_many(file, tmp_path):
     )
     command = [sys.executable, "-m", "shoal", "bench", f"{path}:Marked", "--num-envs", "2", "--seconds", "60"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # a shell's background jobs ignore it
     ) as process:
         assert wait_until((tmp_path / "stepped").exists, 60)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
