@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
 import signal
@@ -15,6 +16,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, Task, TextColumn
 from rich.progress_bar import ProgressBar
+
+from shoal.errors import ArgumentError
 
 
 class _Bar(BarColumn):
@@ -122,3 +125,19 @@ def quiet() -> Iterator[None]:
         for number, own in kept.items():
             os.dup2(own, number)
             os.close(own)
+
+
+def read_env_kwargs(text: str) -> dict[str, Any]:
+    """Arguments for an env, written as a JSON object.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    expected = """--env-kwargs: expected a JSON object such as '{"size": 9}', got"""
+    try:
+        kwargs = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ArgumentError(f"{expected} {text!r}: {error}") from None
+    if not isinstance(kwargs, dict):
+        raise ArgumentError(f"{expected} {text!r}")
+    return kwargs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import sys
@@ -19,7 +18,7 @@ from tyro.conf import Positional, arg
 from shoal import _core
 from shoal.cli import _turns
 from shoal.cli._contestants import BARE, DIRECT, NATIVE, PROCESSES, SYNC, Task, set_task
-from shoal.cli._terminal import Display, Interrupts, quiet
+from shoal.cli._terminal import Display, Interrupts, quiet, read_env_kwargs
 from shoal.cli._turns import (
     LAST_PATIENCE_SECONDS,
     PATIENCE_SECONDS,
@@ -101,14 +100,7 @@ class Bench:
             )
         if not 0 < self.seconds < math.inf:
             raise ArgumentError(f"--seconds: expected a positive number, got {self.seconds}")
-        expected = """--env-kwargs: expected a JSON object such as '{"size": 9}', got"""
-        try:
-            kwargs = json.loads(self.env_kwargs)
-        except json.JSONDecodeError as error:
-            raise ArgumentError(f"{expected} {self.env_kwargs!r}: {error}") from None
-        if not isinstance(kwargs, dict):
-            raise ArgumentError(f"{expected} {self.env_kwargs!r}")
-        return kwargs
+        return read_env_kwargs(self.env_kwargs)
 
     def _measure(
         self, kwargs: dict[str, Any], display: Display, interrupts: Interrupts

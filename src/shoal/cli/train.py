@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import sys
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import OmitArgPrefixes, arg
 
 from shoal.cli._panel import Panel
+from shoal.cli._terminal import read_env_kwargs
 from shoal.errors import ArgumentError, MissingExtra
 
 try:
@@ -105,16 +105,9 @@ class TrainPPO:
         """Env, its arguments, and the folder."""
         if not self.env:
             raise ArgumentError("--env: expected the env to learn, such as --env CartPole-v1")
-        expected = """--env-kwargs: expected a JSON object such as '{"size": 9}', got"""
-        try:
-            kwargs = json.loads(self.env_kwargs)
-        except json.JSONDecodeError as error:
-            raise ArgumentError(f"{expected} {self.env_kwargs!r}: {error}") from None
-        if not isinstance(kwargs, dict):
-            raise ArgumentError(f"{expected} {self.env_kwargs!r}")
         plain = "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in self.env)
         default = f"runs/{plain}-{datetime.now():%Y%m%d-%H%M%S}"
-        return self.env, kwargs, Path(self.run_dir or default)
+        return self.env, read_env_kwargs(self.env_kwargs), Path(self.run_dir or default)
 
     def _say(self, result: Result, folder: Path, saved: bool) -> None:
         mean = "no episode has ended" if math.isnan(result.mean_return) else f"{result.mean_return:.1f}"
