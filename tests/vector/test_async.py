@@ -421,9 +421,9 @@ def test_a_failure_comes_out_and_a_reset_helps(how, error, order):
 @pytest.mark.parametrize("order", ["fifo", "ready"])
 def test_a_hang_ends_by_its_timeout(order):
     creators = [*sentinels(7), partial(HangEnv, 7, at=2)]
-    with pool(creators, order=order, timeout=0.5) as vec:
+    with pool(creators, order=order, timeout=3.0) as vec:
         vec.async_reset(seed=0)
-        with pytest.raises(WorkerTimeout, match=r"has not answered within 0\.5 s.*last in env 7"):
+        with pytest.raises(WorkerTimeout, match=r"has not answered within 3 s.*last in env 7"):
             run(vec, 1_000_000)
         vec.async_reset(seed=0)
         assert vec.recv().resets.all()
@@ -645,11 +645,11 @@ def test_an_answer_that_comes_too_late_is_nobodys(options):
         vec.send(actions_for(held), env_ids=held.env_ids)
         return vec.recv()
 
-    with slow_pool(timeout=1.0, on_error="restart", **options) as vec:
+    with slow_pool(timeout=3.0, on_error="restart", **options) as vec:
         vec.async_reset(seed=0)
         held = vec.recv()
-        with pytest.raises(WorkerTimeout, match=r"has not answered within 1 s"):
-            vec.call("nap", 0.6)  # twice in each worker
+        with pytest.raises(WorkerTimeout, match="has not answered within 3 s"):
+            vec.call("nap", 1.6)  # twice in each worker
         time.sleep(0.5)
         with pytest.warns(RestartWarning, match="restarted"):
             batch = step(held)

@@ -326,11 +326,11 @@ def test_02_a_worker_killed_while_it_works_on_a_step_that_is_dropped():
 
 @pytest.mark.parametrize("again", ["close", "reset"])
 def test_03_an_env_that_hangs(again):
-    with pool(hang(2, 2), timeout=2.0) as vec:
+    with pool(hang(2, 2), timeout=3.0) as vec:
         vec.reset(seed=0)
         vec.step([0] * 4)
         with pytest.raises(
-            WorkerTimeout, match=r"worker 1.*has not answered within 2 s. It was last in env 2"
+            WorkerTimeout, match=r"worker 1.*has not answered within 3 s. It was last in env 2"
         ):
             vec.step([0] * 4)
         with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
@@ -345,7 +345,7 @@ def test_03_an_env_that_hangs(again):
 
 
 def test_03_a_timeout_is_a_timeout_error():
-    with pool(hang(0, 1), timeout=2.0) as vec:
+    with pool(hang(0, 1), timeout=3.0) as vec:
         vec.reset(seed=0)
         with pytest.raises(TimeoutError, match="env 0") as caught:
             vec.step([0] * 4)
@@ -357,7 +357,7 @@ def test_03_a_call_that_hangs():
         def wait(self):
             time.sleep(3600)
 
-    with shoal.Multiprocessing([SentinelEnv, Waits], num_workers=2, timeout=2.0) as vec:
+    with shoal.Multiprocessing([SentinelEnv, Waits], num_workers=2, timeout=3.0) as vec:
         vec.reset(seed=0)
         with pytest.raises(AttributeError, match="wait"):
             vec.call("wait")
@@ -372,7 +372,7 @@ def test_03_a_creator_that_hangs():
     with pytest.raises(
         WorkerTimeout, match="worker 0, which ran env 0, has not answered while it was starting"
     ):
-        shoal.Multiprocessing([partial(time.sleep, 3600), SentinelEnv], num_workers=2, timeout=2.0)
+        shoal.Multiprocessing([partial(time.sleep, 3600), SentinelEnv], num_workers=2, timeout=3.0)
     assert time.monotonic() - begun < 20
 
 
@@ -762,7 +762,7 @@ def test_03_long_timeouts(timeout):
 
 
 def test_03_a_worker_that_does_not_read():
-    with pids(timeout=2.0) as vec:
+    with pids(timeout=3.0) as vec:
         vec.reset(seed=0)
         pid = vec.call("pid")[3]
         os.kill(pid, signal.SIGSTOP)

@@ -148,7 +148,7 @@ def test_a_worker_killed_between_steps():
 
 def test_hanging():
     creators = [partial(SentinelEnv, 0, LONG), partial(HangEnv, 1, 2, max_length=LONG)]
-    with shoal.Multiprocessing(creators, num_workers=2, on_error="restart", timeout=2.0) as vec:
+    with shoal.Multiprocessing(creators, num_workers=2, on_error="restart", timeout=3.0) as vec:
         vec.reset(seed=0)
         vec.step([0, 0])
         with pytest.warns(RestartWarning, match=r"WorkerTimeout.*It was last in env 1"):
@@ -373,7 +373,7 @@ def test_a_slow_worker_writes_no_more_rows_when_it_is_given_up():
             return super().step(action)
 
     creators = [partial(Slow, i, LONG) for i in range(300)]
-    with shoal.Multiprocessing(creators, num_workers=1, on_error="restart", timeout=2.0) as vec:
+    with shoal.Multiprocessing(creators, num_workers=1, on_error="restart", timeout=3.0) as vec:
         vec.reset(seed=0)
         for _ in range(2):
             last = vec.step(np.zeros(300, np.int64))[0]
