@@ -84,7 +84,7 @@ def rate(rounds: int) -> None:
         for _ in range(rounds):
             found["MLP"].append(passes(threads, 8192))
             found["torch's own limit"].append(limit(threads, 8192))
-            found["LSTM"].append(passes(threads, 4096, lstm=True))
+            found["LSTM"].append(passes(threads, 8192, lstm=True))
         for name, values in found.items():
             print(f"{threads} torch threads, {name}: {median([value / 1000 for value in values])} k passes/s")
 

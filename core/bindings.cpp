@@ -1,6 +1,7 @@
 // The Python face of the core; its classes are documented on their twins in shoal/_core/_reference.py.
 #include "shoal/actions.hpp"
 #include "shoal/advantage.hpp"
+#include "shoal/lstm.hpp"
 #include "shoal/native_loop.hpp"
 #include "shoal/pack.hpp"
 #include "shoal/python.hpp"
@@ -22,6 +23,8 @@ template <typename Number>
 using Table = nb::ndarray<Number, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 template <typename Number>
 using Line = nb::ndarray<Number, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <typename Number>
+using Block = nb::ndarray<Number, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
 static void gae(const Table<const float>& rewards, const Table<const float>& values, const Line<const float>& last_values,
                 const Table<const bool>& terminations, const Table<const bool>& truncations, const Table<const bool>& acts,
@@ -62,6 +65,47 @@ static nb::tuple surrogate(const Table<const float>& outputs, const Table<const 
             weights ? weights->data() : nullptr, gradient.data());
     }
     return nb::make_tuple(found.policy, found.value, found.entropy, found.kl, found.clipped);
+}
+
+// What both directions of an LSTM work on.
+static shoal::Lstm lstm(const Table<const bool>& starts, const Table<const float>& weights, const Block<float>& gates,
+                        const Block<float>& factors, const Block<float>& cells, std::size_t threads) {
+    const std::size_t steps = starts.shape(0), rows = starts.shape(1), width = cells.shape(2), depth = weights.shape(0);
+    const auto fits = [&](const auto& block, std::size_t breadth) {
+        return block.shape(0) == steps && block.shape(1) == rows && block.shape(2) == breadth;
+    };
+    if (!fits(gates, 4 * width) || !fits(factors, depth) || !fits(cells, width) || weights.shape(1) != 4 * width ||
+        depth <= width || width % shoal::Lstm::panel || threads < 1)
+        throw nb::value_error("lstm: expected starts[steps, rows], weights[depth, 4 * width], gates[steps, rows, "
+                              "4 * width], factors[steps, rows, depth] and cells[steps, rows, width], and a width that "
+                              "is a multiple of 16");
+    return {steps, rows, depth - width - 1, width, starts.data(), weights.data(), gates.data(), factors.data(),
+            cells.data(), threads};
+}
+
+static void lstm_forward(const Block<const float>& inputs, const Table<const bool>& starts,
+                         const Table<const float>& weights, const Block<float>& gates, const Block<float>& factors,
+                         const Block<float>& cells, const Block<float>& outputs, const Block<float>& state,
+                         std::size_t threads) {
+    const shoal::Lstm run = lstm(starts, weights, gates, factors, cells, threads);
+    if (inputs.shape(0) != run.steps || inputs.shape(1) != run.rows || inputs.shape(2) != run.inputs ||
+        outputs.shape(0) != run.steps || outputs.shape(1) != run.rows || outputs.shape(2) != run.width ||
+        state.shape(0) != 2 || state.shape(1) != run.rows || state.shape(2) != run.width)
+        throw nb::value_error("lstm_forward: expected inputs[steps, rows, inputs], outputs[steps, rows, width] and "
+                              "state[2, rows, width]");
+    const nb::gil_scoped_release released;
+    run.forward(inputs.data(), outputs.data(), state.data());
+}
+
+static void lstm_backward(const Block<const float>& to_outputs, const Table<const bool>& starts,
+                          const Table<const float>& weights, const Block<float>& gates, const Block<float>& factors,
+                          const Block<float>& cells, const Table<float>& to_weights, std::size_t threads) {
+    const shoal::Lstm run = lstm(starts, weights, gates, factors, cells, threads);
+    if (to_outputs.shape(0) != run.steps || to_outputs.shape(1) != run.rows || to_outputs.shape(2) != run.width ||
+        to_weights.shape(0) != run.depth() || to_weights.shape(1) != 4 * run.width)
+        throw nb::value_error("lstm_backward: expected to_outputs[steps, rows, width] and to_weights of the shape of weights");
+    const nb::gil_scoped_release released;
+    run.backward(to_outputs.data(), to_weights.data());
 }
 
 NB_MODULE(_native, module) {
@@ -128,6 +172,12 @@ NB_MODULE(_native, module) {
                "terminations"_a.noconvert(), "truncations"_a.noconvert(), "acts"_a.noconvert(), "carries"_a.noconvert(),
                "gamma"_a, "lam"_a, "advantages"_a.noconvert());
 
+    module.def("lstm_forward", &lstm_forward, "inputs"_a.noconvert(), "starts"_a.noconvert(), "weights"_a.noconvert(),
+               "gates"_a.noconvert(), "factors"_a.noconvert(), "cells"_a.noconvert(), "outputs"_a.noconvert(),
+               "state"_a.noconvert(), "threads"_a);
+    module.def("lstm_backward", &lstm_backward, "to_outputs"_a.noconvert(), "starts"_a.noconvert(),
+               "weights"_a.noconvert(), "gates"_a.noconvert(), "factors"_a.noconvert(), "cells"_a.noconvert(),
+               "to_weights"_a.noconvert(), "threads"_a);
     module.def("surrogate", &surrogate, "outputs"_a.noconvert(), "actions"_a.noconvert(), "numbers"_a.noconvert(),
                "mask"_a.noconvert().none(), "weights"_a.noconvert().none(), "sizes"_a, "clip"_a, "clip_value"_a,
                "entropy"_a, "value_weight"_a, "gradient"_a.noconvert());

@@ -68,6 +68,27 @@ def surrogate(
     value_weight: float,
     gradient: NDArray[np.float32],
 ) -> tuple[float, float, float, float, float]: ...
+def lstm_forward(
+    inputs: NDArray[np.float32],
+    starts: NDArray[np.bool_],
+    weights: NDArray[np.float32],
+    gates: NDArray[np.float32],
+    factors: NDArray[np.float32],
+    cells: NDArray[np.float32],
+    outputs: NDArray[np.float32],
+    state: NDArray[np.float32],
+    threads: int,
+) -> None: ...
+def lstm_backward(
+    to_outputs: NDArray[np.float32],
+    starts: NDArray[np.bool_],
+    weights: NDArray[np.float32],
+    gates: NDArray[np.float32],
+    factors: NDArray[np.float32],
+    cells: NDArray[np.float32],
+    to_weights: NDArray[np.float32],
+    threads: int,
+) -> None: ...
 
 class NativeLoop:
     """Steps all envs of a compiled kind on a pool of threads; see `shoal.vector.native`."""

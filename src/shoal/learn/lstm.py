@@ -1,13 +1,21 @@
-"""An LSTM, a step at a time and over whole sequences."""
+"""An LSTM over columns of experience, in which episodes begin anywhere.
+
+It is computed in the core, in one pass forwards and one backwards, because torch's own layer cannot forget on
+its way. Without the core, or on another device than the CPU, it is small operations of torch.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from shoal import _core
+
 
 class LSTM(nn.Module):
-    """One layer of torch's own. Acting it takes a step, learning whole sequences, with the same numbers.
+    """One layer. Acting it takes a step, learning whole columns, with the same numbers.
 
     A state is [2, rows, width]: what the layer gives out, and what it keeps to itself.
 
@@ -18,29 +26,76 @@ class LSTM(nn.Module):
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
-        self.width = width
-        self.layer = nn.LSTM(inputs, width)
-        for name, parameter in self.layer.named_parameters():
-            if "weight" in name:
-                nn.init.orthogonal_(parameter)
-            else:
-                nn.init.zeros_(parameter)
+        self.width, self.threads = width, 1
+        # From a state, an input and a 1 to four gates: what enters, what stays, its content, what leaves.
+        self.weights = nn.Parameter(torch.zeros(width + inputs + 1, 4 * width))
+        with torch.no_grad():
+            nn.init.orthogonal_(self.weights[:width])
+            nn.init.orthogonal_(self.weights[width:-1])
 
-    def step(self, inputs: Tensor, state: Tensor) -> Tensor:
-        """The next state; its first half is the output. Without gradients."""
-        width = self.width
-        of_input, of_state, bias, other_bias = (parameter.data for parameter in self.layer.parameters())
-        # Written out: torch prepares its weights anew for each sequence, however short.
-        gates = torch.addmm(bias + other_bias, inputs, of_input.t()).addmm_(state[0], of_state.t())
-        gates[:, 2 * width : 3 * width] *= 2  # tanh(x) = 2 sigmoid(2 x) - 1, which is faster
-        gates.sigmoid_()
-        enter, stay, content, leave = torch.split(gates, width, 1)
-        after = torch.empty_like(state)
-        kept = torch.mul(stay, state[1], out=after[1]).addcmul_(enter, content.mul(2).sub_(1))
-        torch.mul(leave, torch.sigmoid(kept + kept).mul_(2).sub_(1), out=after[0])
-        return after
+    def forward(
+        self, inputs: Tensor, starts: Tensor, state: Tensor, *, in_core: bool | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Outputs of columns, [steps, rows, width], and the state after them, through which no gradient goes.
 
-    def forward(self, inputs: Tensor, state: Tensor) -> Tensor:
-        """Outputs of sequences, [steps, rows, inputs], that begin with these states."""
-        outputs: Tensor = self.layer(inputs, (state[:1].contiguous(), state[1:].contiguous()))[0]
-        return outputs
+        Args:
+            inputs: [steps, rows, inputs].
+            starts: [steps, rows]: where episodes begin; there the layer forgets.
+            state: Before the first step.
+            in_core: Whether the core computes it; by default if it can.
+        """
+        if in_core is None:
+            in_core = _core.NAME == "native" and inputs.device.type == "cpu" and self.width % 16 == 0
+        run = _InCore.apply if in_core else _by_torch
+        outputs, after = run(inputs, starts, state, self.weights, self.threads)
+        return outputs, after
+
+
+def _by_torch(
+    inputs: Tensor, starts: Tensor, state: Tensor, weights: Tensor, _: int
+) -> tuple[Tensor, Tensor]:
+    (seen, kept), outputs = state, []
+    for numbers, begins in zip(inputs, starts, strict=True):
+        keep = ~begins[:, None]
+        gates = torch.addmm(weights[-1], torch.cat([seen * keep, numbers], 1), weights[:-1])
+        enter, stay, content, leave = gates.chunk(4, 1)
+        kept = stay.sigmoid() * (kept * keep) + enter.sigmoid() * content.tanh()
+        seen = leave.sigmoid() * kept.tanh()
+        outputs.append(seen)
+    return torch.stack(outputs), torch.stack([seen, kept]).detach()
+
+
+class _InCore(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, inputs: Tensor, starts: Tensor, state: Tensor, weights: Tensor, threads: int
+    ) -> tuple[Tensor, Tensor]:
+        from shoal._core._native import lstm_forward
+
+        (steps, rows, _), width = inputs.shape, state.shape[-1]
+        after = state.clone(memory_format=torch.contiguous_format)
+        outputs = inputs.new_empty(steps, rows, width)
+        gates, factors, cells = (inputs.new_empty(steps, rows, n) for n in (4 * width, len(weights), width))
+        work = gates.numpy(), factors.numpy(), cells.numpy()
+        arrays = starts.contiguous().numpy(), weights.detach().numpy(), *work
+        given = inputs.detach().contiguous().numpy()
+        lstm_forward(given, *arrays, outputs.numpy(), after.numpy(), threads)
+        ctx.arrays, ctx.gates, ctx.inputs, ctx.threads = arrays, gates, inputs.shape[-1], threads
+        ctx.save_for_backward(weights)
+        ctx.mark_non_differentiable(after)
+        return outputs, after
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        from shoal._core._native import lstm_backward
+
+        (weights,), arrays = ctx.saved_tensors, ctx.arrays
+        if arrays is None:
+            raise RuntimeError("LSTM: expected one backward pass for each forward pass, got another")
+        ctx.arrays = None  # gates are written over by the gradient by them
+        to_weights = torch.empty_like(weights)
+        given = grads[0].contiguous().numpy()
+        lstm_backward(given, *arrays, to_weights.numpy(), ctx.threads)  # type: ignore[call-arg]
+        of_input = weights[-1 - ctx.inputs : -1]
+        to_inputs = ctx.gates @ of_input.t() if ctx.needs_input_grad[0] else None
+        return to_inputs, None, None, to_weights, None

@@ -97,21 +97,26 @@ class Policy(nn.Module):
 
     # -- tensors -----------------------------------------------------------------------------------------
 
-    def forward(self, obs: Tensor, state: Tensor | None = None) -> Tensor:
-        """Outputs of rows, the value last, or with an LSTM of whole sequences, [steps, rows, ...]."""
+    def forward(self, obs: Tensor, state: Tensor | None = None, starts: Tensor | None = None) -> Tensor:
+        """Outputs of rows, the value last; with an LSTM of whole columns, [steps, rows, ...].
+
+        Args:
+            obs: Flat observations.
+            state: With an LSTM, that before the first step.
+            starts: With an LSTM, [steps, rows]: where episodes begin.
+        """
         features = self._features(obs)
         if self.lstm is not None:
-            assert state is not None
-            features = self.lstm(features, state)
+            features, _ = self.lstm(features, starts, state)
         return self._outputs(features)
 
     def step(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Outputs and values of rows at one moment, and their next state."""
         features = self._features(obs)
         if self.lstm is not None:
-            assert state is not None
-            state = self.lstm.step(features, state)
-            features = state[0]
+            goes_on = torch.zeros(1, len(features), dtype=torch.bool, device=features.device)
+            features, state = self.lstm(features[None], goes_on, state)
+            features = features[0]
         outputs = self._outputs(features)
         return outputs[..., :-1], outputs[..., -1], state
 

@@ -164,7 +164,7 @@ class PPO:
             on_update: Called after each update.
         """
         threads = torch.get_num_threads()
-        torch.set_num_threads(self._threads())
+        torch.set_num_threads(self._share_threads())
         self._stops = False
         try:
             if not self._rollouts:
@@ -208,12 +208,19 @@ class PPO:
                 self._actor.load_state_dict(self.policy.state_dict())
                 self._tell(on_update, begun, steps, figures)
 
-    def _threads(self) -> int:
-        config = self.config
-        if config.torch_threads is not None:
-            return config.torch_threads
-        alone = isinstance(self.vec, Native) and config.mode == "sync"
-        return usable_cores() if alone and config.minibatch_size >= LARGE_MINIBATCH else 1
+    def _share_threads(self) -> int:
+        """Tell an LSTM how many threads it may use; returns how many torch may."""
+        config, policy = self.config, self.policy
+        threads = config.torch_threads
+        if threads is None:
+            alone = isinstance(self.vec, Native) and config.mode == "sync"
+            threads = usable_cores() if alone and config.minibatch_size >= LARGE_MINIBATCH else 1
+        if policy.lstm is None:
+            return threads
+        policy.lstm.threads = threads
+        # torch's threads wait without sleeping, in the way of the LSTM's own, which has most of the work
+        # unless layers come before it.
+        return threads if any(True for _ in policy.encoder.parameters()) else 1
 
     # -- learning ----------------------------------------------------------------------------------------
 
@@ -263,37 +270,30 @@ class PPO:
         return (found - acting.mean()) / (acting.std(correction=0) + 1e-8), returns
 
     def _minibatches_of(self, experience: Experience, advantages: Tensor, returns: Tensor) -> Any:
-        """One pass: entries in random order, or with an LSTM whole sequences."""
+        """One pass: entries in random order, or with an LSTM whole columns."""
         device = self.policy.device
         numbers = torch.stack([experience.log_probs, advantages, returns, experience.values], -1)
-        parts = (experience.obs, experience.actions, numbers, experience.action_masks)
-        flat = [None if part is None else part.reshape(-1, *part.shape[2:]) for part in parts]
-        counts = states = None
+        parts: list[Any] = [experience.obs, experience.actions, numbers, experience.action_masks]
         if self.policy.lstm is None:
+            parts = [None if part is None else part.flatten(0, 1) for part in parts]
             entries = torch.from_numpy(np.flatnonzero(experience.acts))
         else:
-            entries, counts, states = experience.sequences()
-        order = torch.randperm(entries.shape[-1], generator=self._random)
+            parts += [experience.states, torch.from_numpy(experience.acts).float(), experience.starts]
+            entries = torch.arange(experience.obs.shape[1])
+        order = entries[torch.randperm(len(entries), generator=self._random)]
+        axis = 0 if self.policy.lstm is None else 1
         for chosen in order.tensor_split(max(1, min(self._minibatches, len(order)))):
             if not len(chosen):
                 return  # nobody has acted
-            places = entries[..., chosen]
-            obs, actions, figures, masks = (
-                None if part is None else part[places].to(device) for part in flat
-            )
-            yield _Minibatch(
-                obs,  # type: ignore[arg-type]
-                actions,  # type: ignore[arg-type]
-                figures,  # type: ignore[arg-type]
-                masks,
-                None if counts is None else counts[:, chosen].float().to(device),
-                None if states is None else states[:, chosen].to(device),
-            )
+            picked: Any = [
+                None if part is None else part.index_select(axis, chosen).to(device) for part in parts
+            ]
+            yield _Minibatch(*picked)
 
     def _descend(self, batch: _Minibatch, figures: list[Any]) -> float:
         """One gradient step; returns how far the policy has moved."""
         policy = self.policy
-        outputs = policy(batch.obs, batch.states)
+        outputs = policy(batch.obs, batch.states, batch.starts)
         allowed = policy.mask_in(batch.obs) if batch.masks is None else batch.masks
         loss, parts = losses.ppo_loss(
             policy,
@@ -403,10 +403,12 @@ class _Minibatch:
     numbers: Tensor
     """Log-probability, advantage, return, value."""
     masks: Tensor | None
-    weights: Tensor | None
-    """Which entries count; None: all."""
-    states: Tensor | None
-    """That sequences begin with."""
+    states: Tensor | None = None
+    """With an LSTM: those that columns begin with."""
+    weights: Tensor | None = None
+    """With an LSTM: which entries count."""
+    starts: Tensor | None = None
+    """With an LSTM: where episodes begin."""
 
 
 def _made(env: Any, config: PPOConfig, env_kwargs: dict[str, Any] | None) -> VectorEnv:

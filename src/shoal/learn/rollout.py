@@ -72,24 +72,6 @@ class Experience:
         )
         return found
 
-    def sequences(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Columns cut where an episode begins, because an LSTM cannot forget on its way.
-
-        Returns:
-            Numbers of the entries of each piece, [steps, pieces], counted step by step; which of them count,
-            because pieces are filled up to the longest and some entries do not act; and the states that
-            pieces begin with.
-        """
-        assert self.states is not None
-        starts = self.starts.numpy()
-        first, lengths, column = pieces(starts)
-        steps = np.arange(lengths.max())[:, None]
-        entries = (first + np.minimum(steps, lengths - 1)) * starts.shape[1] + column
-        counts = (steps < lengths) & self.acts.reshape(-1)[entries]
-        goes_on = (first == 0) & ~starts[0][column]
-        states = self.states[:, torch.from_numpy(column)] * torch.from_numpy(goes_on)[None, :, None]
-        return torch.from_numpy(entries), torch.from_numpy(counts), states
-
 
 class Rollout:
     """Columns in the making, and those that are full.
@@ -232,16 +214,6 @@ class Rollout:
         """Go on from there."""
         for name, value in state.items():
             setattr(self, name, _copied(value))
-
-
-def pieces(starts: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Columns cut where an episode begins: the first step, the length and the column of each piece."""
-    cuts = starts.T.copy()
-    cuts[:, 0] = True
-    column, first = np.nonzero(cuts)
-    last = np.append(column[1:] != column[:-1], True)
-    lengths = np.where(last, len(starts), np.append(first[1:], 0)) - first
-    return first, lengths, column
 
 
 def _copied(value: Any) -> Any:
