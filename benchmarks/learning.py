@@ -87,6 +87,12 @@ def rate(rounds: int) -> None:
             found["LSTM"].append(passes(threads, 8192, lstm=True))
         for name, values in found.items():
             print(f"{threads} torch threads, {name}: {median([value / 1000 for value in values])} k passes/s")
+        for name, one, other in (("MLP / limit", "MLP", "torch's own limit"), ("LSTM / MLP", "LSTM", "MLP")):
+            ratios = [a / b for a, b in zip(found[one], found[other], strict=True)]
+            low, high = min(ratios), max(ratios)
+            print(
+                f"{threads} torch threads, {name}: {statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})"
+            )
 
 
 # -- beside Stable-Baselines3 --------------------------------------------------------------------------------

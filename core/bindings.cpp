@@ -103,7 +103,7 @@ static void lstm_backward(const Block<const float>& to_outputs, const Table<cons
     const shoal::Lstm run = lstm(starts, weights, gates, factors, cells, threads);
     if (to_outputs.shape(0) != run.steps || to_outputs.shape(1) != run.rows || to_outputs.shape(2) != run.width ||
         to_weights.shape(0) != run.depth() || to_weights.shape(1) != 4 * run.width)
-        throw nb::value_error("lstm_backward: expected to_outputs[steps, rows, width] and to_weights of the shape of weights");
+        throw nb::value_error("lstm_backward: expected to_outputs[steps, rows, width] and to_weights like weights");
     const nb::gil_scoped_release released;
     run.backward(to_outputs.data(), to_weights.data());
 }

@@ -76,6 +76,7 @@ def test_a_step_at_a_time_is_the_same_as_a_column():
 @in_the_core
 def test_the_number_of_threads_changes_nothing():
     case = example(16, 500, 4, 64)
+    assert 16 * 500 * (64 + 4 + 1) * 4 * 64 > 2**25  # enough for threads
     by_threads = []
     for threads in (1, 2, 7):
         case[0].threads = threads

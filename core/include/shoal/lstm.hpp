@@ -47,7 +47,6 @@ SHOAL_INLINE float quick_tanh(float x) { return 2.0f * quick_sigmoid(2.0f * x) -
 class Lstm {
    public:
     static constexpr std::size_t panel = 16;  // columns that are computed together; widths are multiples of it
-    static constexpr std::size_t slices = 8;
 
     std::size_t steps, rows, inputs, width;
     const bool* starts;    // [steps, rows]: an episode begins there, and what was before it is forgotten
@@ -61,7 +60,7 @@ class Lstm {
 
     // input: [steps, rows, inputs]; outputs: [steps, rows, width]; state: [2, rows, width], before and then after.
     void forward(const float* input, float* outputs, float* state) const {
-        const std::vector<float> packed = panels(depth(), 4 * width, 4 * width, 1);
+        const std::vector<float> packed = panels();
         in_slices([&](std::size_t, std::size_t first, std::size_t last) {
             run_forward(first, last, packed.data(), input, outputs, state);
         });
@@ -69,35 +68,50 @@ class Lstm {
 
     // Gates become the gradient by what was squashed. to_outputs: [steps, rows, width]; to_weights: [depth, 4 * width].
     void backward(const float* to_outputs, float* to_weights) const {
-        const std::vector<float> packed = panels(4 * width, width, 1, 4 * width);
+        const std::vector<float> packed = panels_back();
         const std::size_t size = depth() * 4 * width;
-        std::vector<float> sums(slices * size);
+        std::vector<float> sums(slices() * size);
         in_slices([&](std::size_t slice, std::size_t first, std::size_t last) {
             run_backward(first, last, packed.data(), to_outputs, sums.data() + slice * size);
         });
-        std::copy(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(size), to_weights);
-        for (std::size_t i = size; i < sums.size(); ++i) to_weights[i % size] += sums[i];
+        std::fill(to_weights, to_weights + size, 0.0f);
+        for (const float* part = sums.data(); part < sums.data() + sums.size(); part += size)
+            for (std::size_t i = 0; i < size; ++i) to_weights[i] += part[i];
     }
 
    private:
-    // The first `breadth` columns of the weights, or of their transpose, panel after panel.
-    std::vector<float> panels(std::size_t deep, std::size_t breadth, std::size_t row, std::size_t column) const {
-        std::vector<float> packed(deep * breadth);
+    // The weights, panel after panel of their columns.
+    std::vector<float> panels() const {
+        std::vector<float> packed(depth() * 4 * width);
         float* next = packed.data();
-        for (std::size_t first = 0; first < breadth; first += panel)
-            for (std::size_t k = 0; k < deep; ++k)
-                for (std::size_t i = 0; i < panel; ++i) *next++ = weights[k * row + (first + i) * column];
+        for (std::size_t first = 0; first < 4 * width; first += panel)
+            for (std::size_t k = 0; k < depth(); ++k, next += panel)
+                std::copy_n(weights + k * 4 * width + first, panel, next);
         return packed;
     }
+
+    // Those of the state, likewise of their rows.
+    std::vector<float> panels_back() const {
+        std::vector<float> packed(width * 4 * width);
+        for (std::size_t row = 0; row < width; ++row) {
+            float* next = packed.data() + row / panel * panel * 4 * width + row % panel;
+            for (std::size_t k = 0; k < 4 * width; ++k) next[k * panel] = weights[row * 4 * width + k];
+        }
+        return packed;
+    }
+
+    // Rows of a slice: an eighth, in tiles of the largest kind.
+    std::size_t share() const { return std::max<std::size_t>(1, (rows + 95) / 96) * 12; }
+    std::size_t slices() const { return (rows + share() - 1) / share(); }
 
     template <typename Part>
     void in_slices(const Part& part) const {
         const auto work = [&](std::size_t thread, std::size_t count) {
-            for (std::size_t slice = thread; slice < slices; slice += count)
-                part(slice, rows * slice / slices, rows * (slice + 1) / slices);
+            for (std::size_t slice = thread; slice < slices(); slice += count)
+                part(slice, slice * share(), std::min(rows, (slice + 1) * share()));
         };
-        constexpr std::size_t worth = 1 << 23;  // multiplications that take longer than to start a thread
-        const std::size_t count = steps * rows * depth() * 4 * width < worth ? 1 : std::min(threads, slices);
+        constexpr std::size_t worth = 1 << 25;  // multiplications that take much longer than to start a thread
+        const std::size_t count = steps * rows * depth() * 4 * width < worth ? 1 : std::min(threads, slices());
         std::vector<std::thread> others;
         for (std::size_t thread = 1; thread < count; ++thread) {
             try {
@@ -114,16 +128,19 @@ class Lstm {
     template <std::size_t count_, std::size_t lanes_>
     struct Tile {
         static constexpr std::size_t count = count_, lanes = lanes_, parts = panel / lanes;
+        using Smaller = Tile<(count > 4 ? 4 : count > 1 ? count / 2 : 1), lanes>;  // for what is left over
         typedef float Lanes __attribute__((vector_size(lanes_ * sizeof(float))));
         Lanes sums[count][parts] = {};
 
         SHOAL_INLINE void load(const float* from, std::size_t stride) {
             for (std::size_t r = 0; r < count; ++r)
-                for (std::size_t i = 0; i < parts; ++i) std::memcpy(&sums[r][i], from + r * stride + i * lanes, sizeof(Lanes));
+                for (std::size_t i = 0; i < parts; ++i)
+                    std::memcpy(&sums[r][i], from + r * stride + i * lanes, sizeof(Lanes));
         }
         SHOAL_INLINE void store(float* to, std::size_t stride) const {
             for (std::size_t r = 0; r < count; ++r)
-                for (std::size_t i = 0; i < parts; ++i) std::memcpy(to + r * stride + i * lanes, &sums[r][i], sizeof(Lanes));
+                for (std::size_t i = 0; i < parts; ++i)
+                    std::memcpy(to + r * stride + i * lanes, &sums[r][i], sizeof(Lanes));
         }
         // sums[r] += left[r] * right
         SHOAL_INLINE void add(const float* left, std::size_t stride, const float* right) {
@@ -210,17 +227,14 @@ class Lstm {
                 unsquash(width, gate + r * 4 * width, cells + (entry + r) * width, keep(step + 1, row + r),
                          to_outputs + (entry + r) * width, to_state + r * width, to_cell + r * width);
             multiply<Tile>(gate, 4 * width, packed, width, to_state);
-            const float* factor = factors + entry * depth();
-            std::size_t k = add_tiles<Tile>(0, Tile::count, factor, gate, to_weights);
-            k = add_tiles<Few<Tile>>(k, Tile::count, factor, gate, to_weights);
-            add_tiles<One<Tile>>(k, Tile::count, factor, gate, to_weights);
+            add_tiles<Tile>(0, Tile::count, factors + entry * depth(), gate, to_weights);
         }
     }
 
-    // What `n` rows add to the gradient by weights, from row `k` of these on; returns the first row that is left.
+    // What `n` rows add to the gradient by weights, from row `k` of these on.
     template <typename Tile>
-    SHOAL_INLINE std::size_t add_tiles(std::size_t k, std::size_t n, const float* factor, const float* gate,
-                                       float* to_weights) const {
+    SHOAL_INLINE void add_tiles(std::size_t k, std::size_t n, const float* factor, const float* gate,
+                                float* to_weights) const {
         for (; k + Tile::count <= depth(); k += Tile::count)
             for (std::size_t first = 0; first < 4 * width; first += panel) {
                 Tile tile;
@@ -228,34 +242,24 @@ class Lstm {
                 for (std::size_t r = 0; r < n; ++r) tile.add(factor + r * depth() + k, 1, gate + r * 4 * width + first);
                 tile.store(to_weights + k * 4 * width + first, 4 * width);
             }
-        return k;
+        if constexpr (Tile::count > 1) add_tiles<typename Tile::Smaller>(k, n, factor, gate, to_weights);
     }
-
-    // For the rest, where a whole tile is too many.
-    template <typename Whole>
-    using Few = Tile<(Whole::count + 2) / 3, Whole::lanes>;
-    template <typename Whole>
-    using One = Tile<1, Whole::lanes>;
 
     template <typename Tile>
     SHOAL_INLINE void tiles_forward(std::size_t row, std::size_t last, const float* packed, const float* input,
                                     float* outputs, float* state) const {
         for (; row + Tile::count <= last; row += Tile::count) tile_forward<Tile>(row, packed, input, outputs, state);
-        for (; row + Few<Tile>::count <= last; row += Few<Tile>::count)
-            tile_forward<Few<Tile>>(row, packed, input, outputs, state);
-        for (; row < last; ++row) tile_forward<One<Tile>>(row, packed, input, outputs, state);
+        if constexpr (Tile::count > 1) tiles_forward<typename Tile::Smaller>(row, last, packed, input, outputs, state);
     }
 
     template <typename Tile>
     SHOAL_INLINE void tiles_backward(std::size_t row, std::size_t last, const float* packed, const float* to_outputs,
                                      float* to_weights) const {
         std::vector<float> carried(2 * Tile::count * width);
-        float* carry = carried.data();
         for (; row + Tile::count <= last; row += Tile::count)
-            tile_backward<Tile>(row, packed, to_outputs, carry, to_weights);
-        for (; row + Few<Tile>::count <= last; row += Few<Tile>::count)
-            tile_backward<Few<Tile>>(row, packed, to_outputs, carry, to_weights);
-        for (; row < last; ++row) tile_backward<One<Tile>>(row, packed, to_outputs, carry, to_weights);
+            tile_backward<Tile>(row, packed, to_outputs, carried.data(), to_weights);
+        if constexpr (Tile::count > 1)
+            tiles_backward<typename Tile::Smaller>(row, last, packed, to_outputs, to_weights);
     }
 
     // The same for each kind of processor; tiles are as large as its registers.

@@ -27,6 +27,7 @@ class LSTM(nn.Module):
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
         self.width, self.threads = width, 1
+        self._spare: list[Tensor] = []  # memory of a pass that is over; the next is spared asking the system
         # From a state, an input and a 1 to four gates: what enters, what stays, its content, what leaves.
         self.weights = nn.Parameter(torch.zeros(width + inputs + 1, 4 * width))
         with torch.no_grad():
@@ -46,14 +47,14 @@ class LSTM(nn.Module):
         """
         if in_core is None:
             in_core = _core.NAME == "native" and inputs.device.type == "cpu" and self.width % 16 == 0
-        run = _InCore.apply if in_core else _by_torch
-        outputs, after = run(inputs, starts, state, self.weights, self.threads)
+        if not in_core:
+            return _by_torch(inputs, starts, state, self.weights)
+        learns = torch.is_grad_enabled()
+        outputs, after = _InCore.apply(inputs, starts, state, self.weights, self.threads, self._spare, learns)  # type: ignore[no-untyped-call]
         return outputs, after
 
 
-def _by_torch(
-    inputs: Tensor, starts: Tensor, state: Tensor, weights: Tensor, _: int
-) -> tuple[Tensor, Tensor]:
+def _by_torch(inputs: Tensor, starts: Tensor, state: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     (seen, kept), outputs = state, []
     for numbers, begins in zip(inputs, starts, strict=True):
         keep = ~begins[:, None]
@@ -68,19 +69,33 @@ def _by_torch(
 class _InCore(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, inputs: Tensor, starts: Tensor, state: Tensor, weights: Tensor, threads: int
+        ctx: Any,
+        inputs: Tensor,
+        starts: Tensor,
+        state: Tensor,
+        weights: Tensor,
+        threads: int,
+        spare: list[Tensor],
+        learns: bool,
     ) -> tuple[Tensor, Tensor]:
         from shoal._core._native import lstm_forward
 
         (steps, rows, _), width = inputs.shape, state.shape[-1]
         after = state.clone(memory_format=torch.contiguous_format)
         outputs = inputs.new_empty(steps, rows, width)
-        gates, factors, cells = (inputs.new_empty(steps, rows, n) for n in (4 * width, len(weights), width))
-        work = gates.numpy(), factors.numpy(), cells.numpy()
-        arrays = starts.contiguous().numpy(), weights.detach().numpy(), *work
+        sizes = [steps * rows * n for n in (4 * width, len(weights), width)]
+        memory = spare.pop() if spare else inputs.new_empty(0)
+        if len(memory) < sum(sizes):
+            memory = inputs.new_empty(sum(sizes))
+        parts = torch.split(memory[: sum(sizes)], sizes)
+        gates, factors, cells = (part.view(steps, rows, -1).numpy() for part in parts)
+        arrays = starts.contiguous().numpy(), weights.detach().numpy(), gates, factors, cells
         given = inputs.detach().contiguous().numpy()
         lstm_forward(given, *arrays, outputs.numpy(), after.numpy(), threads)
-        ctx.arrays, ctx.gates, ctx.inputs, ctx.threads = arrays, gates, inputs.shape[-1], threads
+        if learns:
+            ctx.arrays, ctx.memory, ctx.spare, ctx.threads = arrays, memory, spare, threads
+        else:
+            spare.append(memory)
         ctx.save_for_backward(weights)
         ctx.mark_non_differentiable(after)
         return outputs, after
@@ -96,6 +111,9 @@ class _InCore(torch.autograd.Function):
         to_weights = torch.empty_like(weights)
         given = grads[0].contiguous().numpy()
         lstm_backward(given, *arrays, to_weights.numpy(), ctx.threads)  # type: ignore[call-arg]
-        of_input = weights[-1 - ctx.inputs : -1]
-        to_inputs = ctx.gates @ of_input.t() if ctx.needs_input_grad[0] else None
-        return to_inputs, None, None, to_weights, None
+        to_inputs = None
+        if ctx.needs_input_grad[0]:
+            to_inputs = torch.from_numpy(arrays[2]) @ weights[given.shape[-1] : -1].t()
+        ctx.spare[:] = [ctx.memory]
+        ctx.memory = None
+        return to_inputs, None, None, to_weights, None, None, None
