@@ -129,6 +129,7 @@ def zoo(rounds: int) -> None:
         theirs.append(20_480 / sb3(20_480, round_))
         config = PPOConfig(
             total_steps=20_480,
+            backend="serial",  # as SB3's
             learning_rate=1e-3,
             entropy=0.0,
             normalize_observations=False,

@@ -25,6 +25,7 @@ from shoal.errors import ArgumentError, ArgumentTypeError
 from shoal.learn import losses
 from shoal.learn.collector import HOPS, Collector
 from shoal.learn.episodes import Episodes
+from shoal.learn.flat import Flat
 from shoal.learn.moments import Moments
 from shoal.learn.policy import Policy
 from shoal.learn.ppo_config import PPOConfig
@@ -129,15 +130,15 @@ class PPO:
                 normalize_observations=config.normalize_observations,
                 encoder=encoder,
             ).to(config.device)
-        self._parameters = list(self.policy.parameters())
-        self.optimizer = torch.optim.Adam(self._parameters, config.learning_rate, eps=1e-5, fused=True)
+        # With overlap, the policy that acts is one update behind, and one rollout waits while one is made.
+        self._actor = deepcopy(self.policy) if config.mode == "overlap" else self.policy
+        self._flat = Flat(self.policy.parameters())
+        self.optimizer = torch.optim.Adam(self._flat.vectors, config.learning_rate, eps=1e-5, fused=True)
         self._minibatches = max(1, round(samples / config.minibatch_size))
         self._terms = losses.Terms(config.clip, config.clip_value, config.entropy, config.value_weight)
         self._random = torch.Generator().manual_seed(config.seed + 1)  # of the order of minibatches
         self._collector = Collector(vec, self.policy, config.horizon, config.seed)
         self._rollouts: list[Rollout] = []
-        # With overlap, the policy that acts is one update behind, and one rollout waits while one is made.
-        self._actor = deepcopy(self.policy) if config.mode == "overlap" else self.policy
         self._waiting: int | None = None
         self._return_moments, self._return_sums = Moments(1), np.zeros(rows, np.float32)
         self.updates = self._learnt = 0  # updates, and transitions that they were of
@@ -304,9 +305,9 @@ class PPO:
             mask=allowed,
             weights=batch.weights,
         )
-        self.optimizer.zero_grad()
+        self._flat.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(self._parameters, self.config.max_grad_norm)
+        norm = self._flat.clip_grad_norm(self.config.max_grad_norm)
         self.optimizer.step()
         figures.append((*parts, norm))
         return float(parts.approx_kl)
@@ -421,6 +422,7 @@ def _made(env: Any, config: PPOConfig, env_kwargs: dict[str, Any] | None) -> Vec
         env,
         config.num_envs,
         env_kwargs=env_kwargs,
+        backend=config.backend,
         num_workers=config.num_workers,
         flat=True,
         copy=False,

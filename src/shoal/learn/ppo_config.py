@@ -21,6 +21,9 @@ class PPOConfig:
     """Of weights, actions, minibatches and envs: the same seed gives the same result."""
     num_envs: int = 64
     """Envs side by side, if the learner makes them."""
+    backend: Literal["auto", "serial", "multiprocessing", "native"] = "auto"
+    """Where they are stepped, as in `shoal.make`. A few quick envs in Python are quickest in this process:
+    serial."""
     num_workers: int | None = None
     """Processes or threads that step them; by default one for each core."""
     mode: Literal["sync", "overlap", "async"] = "sync"

@@ -29,7 +29,13 @@ _PENDULUM: dict[str, Any] = {
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "CartPole-v1": {"num_envs": 16, "horizon": 64, "minibatch_size": 256, "learning_rate": 2.5e-3},
+    "CartPole-v1": {
+        "num_envs": 16,
+        "backend": "serial",
+        "horizon": 64,
+        "minibatch_size": 256,
+        "learning_rate": 2.5e-3,
+    },
     "shoal/CartPole-v1": {"num_envs": 64},
     "Pendulum-v1": _PENDULUM,
     "shoal/Pendulum-v1": _PENDULUM,
