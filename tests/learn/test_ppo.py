@@ -274,6 +274,25 @@ def test_overlap_learns_from_all_that_it_collects():
     assert (result.steps, result.updates) == (512, 4)
 
 
+def test_stopped_before_it_has_begun():
+    with PPO("shoal/CartPole-v1", PPOConfig(total_steps=10_000)) as ppo:
+        ppo.stop()
+        result = ppo.train()
+        assert result.stopped
+        assert result.updates == 0
+        assert not ppo.train().stopped  # it was for that once
+
+
+def test_an_episode_without_end_is_no_evaluation_without_end():
+    with (
+        PPO("shoal/CartPole-v1", PPOConfig(total_steps=2048)) as ppo,
+        pytest.raises(
+            ArgumentError, match="max_steps: expected episodes of less than 5 steps, got one in row"
+        ),
+    ):
+        evaluate(ppo.policy, "shoal/CartPole-v1", 2, max_steps=5)
+
+
 def test_nobody_acts_in_a_whole_rollout():
     # Episodes of one step, and every second entry a reset.
     config = quick(horizon=1, minibatch_size=2, num_envs=4, total_steps=40)

@@ -67,7 +67,8 @@ class Collector:
 
     def begin(self, rollouts: int) -> list[Rollout]:
         """Reset all envs; returns as many rollouts to write into."""
-        self.vec.async_reset(seed=self._seed)
+        # After a resume without the envs' state, not with the seeds that were played already.
+        self.vec.async_reset(seed=self._seed + self.steps)
         self._batch = self.vec.recv()
         return [Rollout(**self._arguments) for _ in range(rollouts)]
 
@@ -163,7 +164,7 @@ class Collector:
         if state["envs"] is None:
             self.episodes.abandon()
             return []
-        self._state = None if state["state"] is None else state["state"].clone()
+        self._state = None if state["state"] is None else state["state"].clone().to(self._random.device)
         self._batch = None if state["batch"] is None else Batch(*state["batch"])
         rollouts = [Rollout(**self._arguments) for _ in state["rollouts"]]
         for rollout, saved in zip(rollouts, state["rollouts"], strict=True):

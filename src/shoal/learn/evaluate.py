@@ -51,6 +51,7 @@ def evaluate(
     deterministic: bool = True,
     seed: int = 0,
     env_kwargs: dict[str, Any] | None = None,
+    max_steps: int = 1_000_000,
     on_step: Callable[[VectorEnv], None] | None = None,
 ) -> Evaluation:
     """Play whole episodes.
@@ -64,7 +65,11 @@ def evaluate(
         deterministic: Take the likeliest actions, instead of drawing them.
         seed: Of envs and actions.
         env_kwargs: For the envs, if they are made here.
+        max_steps: Of one episode; a longer one is an error, because it may never end.
         on_step: Called with the vec after each step, and after the reset.
+
+    Raises:
+        ArgumentError: If an episode is longer than `max_steps`.
 
     Example:
         >>> from shoal.learn import PPO, PPOConfig, evaluate
@@ -78,7 +83,15 @@ def evaluate(
     if not isinstance(env, VectorEnv):
         envs = min(episodes, MOST_ENVS)
         with make(env, envs, env_kwargs=env_kwargs, flat=True, num_workers=1) as vec:
-            return evaluate(policy, vec, episodes, deterministic=deterministic, seed=seed, on_step=on_step)
+            return evaluate(
+                policy,
+                vec,
+                episodes,
+                deterministic=deterministic,
+                seed=seed,
+                max_steps=max_steps,
+                on_step=on_step,
+            )
     if env.batch_size < env.num_envs:
         raise ArgumentError("env: expected a vec that hands out all rows at a time, got an asynchronous one")
     rows = env.num_rows
@@ -102,6 +115,12 @@ def evaluate(
             lengths.append(int(counts[row]))
             quota[row] -= 1
         sums[ends], counts[ends] = 0.0, 0
+        if counts.max() >= max_steps:
+            raise ArgumentError(
+                f"max_steps: expected episodes of less than {max_steps} steps, got one in row "
+                f"{counts.argmax()} that has not ended yet. Give the env a time limit, or take a "
+                "larger max_steps"
+            )
         if state is not None:
             state *= torch.from_numpy(~batch.resets).to(state.device)[None, :, None]
         masks = None if policy.has_masks else masks_in(batch.infos, rows, policy.actions.num_logits)

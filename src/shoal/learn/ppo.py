@@ -166,7 +166,6 @@ class PPO:
         """
         threads = torch.get_num_threads()
         torch.set_num_threads(self._share_threads())
-        self._stops = False
         try:
             if not self._rollouts:
                 self._rollouts = self._collector.begin(2 if self.config.mode == "overlap" else 1)
@@ -182,10 +181,14 @@ class PPO:
             torch.set_num_threads(threads)
         mean = self.episodes.mean_return()
         stopped = self._stops and self.steps < self.config.total_steps
+        self._stops = False
         return Result(self.steps, self.updates, self.episodes.count, self.seconds, mean, stopped)
 
     def stop(self) -> None:
-        """Let training end after the update that is under way. Any thread or signal handler may call it."""
+        """Let training end after the update that is under way, or before the first if it has not begun.
+
+        Any thread or signal handler may call it.
+        """
         self._stops = True
 
     def _train_overlapping(self, on_update: Callable[[Update], None] | None) -> None:

@@ -183,6 +183,8 @@ class Rollout:
         def pick(array: NDArray[Any]) -> NDArray[Any]:
             return np.ascontiguousarray(array[:, chosen])
 
+        ends = pick(self._terminations | self._truncations)
+        acts, carries = without_unfinished(pick(self._acts), pick(self._carries), ends)
         return Experience(
             obs=torch.from_numpy(pick(self._obs)),
             actions=self._actions[:, chosen],
@@ -191,8 +193,8 @@ class Rollout:
             rewards=pick(self._rewards),
             terminations=pick(self._terminations),
             truncations=pick(self._truncations),
-            acts=pick(self._acts),
-            carries=pick(self._carries),
+            acts=acts,
+            carries=carries,
             starts=torch.from_numpy(pick(self._starts)),
             last_values=self._last_values[chosen],
             action_masks=None if self._masks is None else torch.from_numpy(pick(self._masks)),
@@ -207,13 +209,35 @@ class Rollout:
         self._taken = []
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it, to go on from."""
+        """All of it, to go on from; nothing if all columns are empty."""
+        if not self._full and not self._cursor.any():
+            return {}
         return {name: _copied(value) for name, value in vars(self).items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         for name, value in state.items():
             setattr(self, name, _copied(value))
+
+
+def without_unfinished(
+    acts: NDArray[np.bool_], carries: NDArray[np.bool_], ends: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Leave out the last actions of columns that end while their rows wait.
+
+    What a row is paid while it waits belongs to its last action, and some of that comes in the next column.
+    Such an action is not learnt from; its value is what the one before it is bootstrapped with.
+    """
+    waiting = np.flatnonzero(~acts[-1] & carries[-1])
+    if not len(waiting):
+        return acts, carries
+    acts, carries = acts.copy(), carries.copy()
+    known = acts | ends | ~carries  # where one need not look farther back
+    steps = len(acts) - 1 - known[::-1, waiting].argmax(0)
+    open_ = acts[steps, waiting] & ~ends[steps, waiting]
+    steps, columns = steps[open_], waiting[open_]
+    acts[steps, columns] = carries[steps, columns] = False
+    return acts, carries
 
 
 def _copied(value: Any) -> Any:
@@ -225,10 +249,15 @@ def _copied(value: Any) -> Any:
 def discounted_sums(experience: Experience, gamma: float, sums: NDArray[np.float32]) -> NDArray[np.float32]:
     """The discounted sum of rewards so far at each entry; `sums` goes on from column to column of a row."""
     found = np.empty_like(experience.rewards)
-    now = sums[experience.rows]
-    for step in range(len(found)):
-        now = now * np.float32(gamma) + experience.rewards[step]
-        found[step] = now
-        now[experience.terminations[step] | experience.truncations[step]] = 0
-    sums[experience.rows] = now
+    left = np.arange(len(experience.rows))
+    while len(left):  # a row may have several columns, in order of time: one at a time
+        rows, first = np.unique(experience.rows[left], return_index=True)
+        columns = left[first]
+        now = sums[rows]
+        for step in range(len(found)):
+            now = now * np.float32(gamma) + experience.rewards[step, columns]
+            found[step, columns] = now
+            now[experience.terminations[step, columns] | experience.truncations[step, columns]] = 0
+        sums[rows] = now
+        left = np.delete(left, first)
     return found
