@@ -3,6 +3,7 @@
 rate      sample passes/s (steps x epochs) on the compiled CartPole, MLP and LSTM, and torch's own limit
 zoo       steps/s with the RL zoo's settings on Python's CartPole, beside Stable-Baselines3
 solve     seconds to a mean return of 475 over the last 20 episodes, beside Stable-Baselines3
+watch     the share of the time that the run's folder and the panel take, with the compiled CartPole
 score     mean returns after a number of steps: CartPole, without velocities, Pendulum, DoorKey, LunarLander
 
 .venv/bin/python benchmarks/learning.py rate zoo solve
@@ -15,6 +16,7 @@ import argparse
 import contextlib
 import io
 import statistics
+import tempfile
 import time
 from functools import partial
 from typing import Any
@@ -180,6 +182,38 @@ def solve(rounds: int) -> None:
     print(f"share of its time: {statistics.median(ours) / statistics.median(theirs):.2f}")
 
 
+# -- what watching costs -------------------------------------------------------------------------------------
+
+
+def watch(rounds: int) -> None:
+    from rich.console import Console
+
+    from shoal.cli._panel import Panel
+    from shoal.learn.run import Run
+
+    shares = []
+    for seed in range(1, rounds + 1):
+        spent = [0.0]
+        terminal = Console(file=io.StringIO(), force_terminal=True, width=100, height=40)
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            PPO(COMPILED, PPOConfig.for_env(COMPILED, total_steps=400_000, seed=seed)) as ppo,
+            Run(folder, ppo, COMPILED) as run,
+            Panel("a benchmark", terminal) as panel,
+        ):
+
+            def told(update: Any, run: Any = run, panel: Any = panel, spent: list[float] = spent) -> None:
+                begun = time.perf_counter()
+                run(update)
+                panel(update)
+                spent[0] += time.perf_counter() - begun
+
+            begun = time.perf_counter()
+            ppo.train(told)
+            shares.append(100 * spent[0] / (time.perf_counter() - begun))
+    print(f"logging and panel: {median(shares)} % of the time")
+
+
 # -- score ---------------------------------------------------------------------------------------------------
 
 
@@ -228,7 +262,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="+", choices=["rate", "zoo", "solve", "score"])
+    parser.add_argument("what", nargs="+", choices=["rate", "zoo", "solve", "watch", "score"])
     parser.add_argument("--envs", nargs="+", choices=list(TASKS), default=["compiled"])
     parser.add_argument("--seeds", type=int, default=5)
     given = parser.parse_args()
@@ -236,4 +270,4 @@ if __name__ == "__main__":
         if what == "score":
             score(given.envs, given.seeds)
         else:
-            partial({"rate": rate, "zoo": zoo, "solve": solve}[what], given.seeds)()
+            partial({"rate": rate, "zoo": zoo, "solve": solve, "watch": watch}[what], given.seeds)()

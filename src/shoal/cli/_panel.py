@@ -25,8 +25,8 @@ from rich.text import Text
 if TYPE_CHECKING:
     from shoal.learn import Update
 
-# Drawing rests for so many times as long as it took: half a percent of the time is left for logging.
-REST = 200
+# Drawing rests for so many times as long as it took: of one percent two thirds are left for logging.
+REST = 300
 FRAME_SECONDS = 0.25  # at least, from one frame to the next
 
 MOST_KEPT = 1000  # updates; more would not fit into a chart
@@ -52,7 +52,7 @@ class Panel:
     """What a learner tells after each update, for people to look at.
 
     In a terminal it is one frame, drawn again and again, and the last one stays. Elsewhere it is a line at
-    most every second; the first and the last update always have one. It takes half a percent of the time.
+    most every second; the first and the last update always have one. It takes a third of a percent of the time.
 
     Args:
         title: What is trained, how, and where it is saved.

@@ -100,9 +100,9 @@ class Run:
         self._last, now = update, time.monotonic()
         if now >= self._board_due:
             self._to_board(update)
-            # So seldom that it costs less than half a percent, however short updates are.
+            # So seldom that it costs a quarter of a percent, however short updates are.
             took = time.monotonic() - now
-            self._board_due = now + 200 * took
+            self._board_due = now + 400 * took
         if now - self._saved >= self._checkpoint_seconds:
             self.save()
 
