@@ -26,6 +26,7 @@
     │   ├── WorkerDied                       ... because it was killed, crashed or left
     │   ├── WorkerTimeout (TimeoutError)     ... because it has not answered in time
     │   └── EnvError                         an env's exception or value that cannot leave its worker
+    ├── Diverged (ArithmeticError)           a learner's loss is not a number any more
     ├── CoreNeeded (RuntimeError)            what was asked for needs the compiled core
     └── SnapshotError (TypeError)            an env that cannot be pickled, or a foreign snapshot
 
@@ -195,6 +196,10 @@ class WorkerTimeout(WorkerError, TimeoutError):
 
 class EnvError(WorkerError):
     """Stands for an env's exception, or for a value it gave, that cannot leave its worker."""
+
+
+class Diverged(ShoalError, ArithmeticError):
+    """A learner's loss is not a number any more, and so are its weights."""
 
 
 class CoreNeeded(ShoalError, RuntimeError):

@@ -42,10 +42,16 @@ def test_a_run_from_training_to_its_replay(tmp_path):
     assert (tmp_path / "replay.gif").read_bytes().startswith(b"GIF89a")
     again = train(run)
     assert again.returncode == 2
-    assert "holds a run already: choose another folder, or go on with it (--resume)" in again.stderr
+    assert "holds a run already: choose another folder, or go on with it (--resume" in again.stderr
+    finished = shoal("train", "ppo", "--run-dir", run, "--resume")
+    assert "steps are done; to go on: more --total-steps" in finished.stdout
+    less = shoal("train", "ppo", "--run-dir", run, "--resume", "--total-steps", "9")
+    assert less.returncode == 2
+    assert "total_steps: expected at least the" in less.stderr
 
 
-def test_ctrl_c_saves_and_resume_goes_on_bit_for_bit(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_resume_goes_on_bit_for_bit(tmp_path, number):
     whole, run = tmp_path / "whole", tmp_path / "run"
     assert train(whole, steps=60_000).returncode == 0
     command = [sys.executable, "-m", "shoal", "train", "ppo", "--env", COMPILED, "--run-dir", str(run)]
@@ -58,7 +64,7 @@ def test_ctrl_c_saves_and_resume_goes_on_bit_for_bit(tmp_path):
     )
     with process:
         assert any(line.startswith("steps ") for line in process.stdout)  # it has begun
-        os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, number)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130, (out, err)
     assert f"to go on where it was: shoal train ppo --run-dir {run} --resume" in out
@@ -73,7 +79,6 @@ def test_ctrl_c_saves_and_resume_goes_on_bit_for_bit(tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["train"], "expected a learner: ppo"),
         (["train", "dqm"], "expected a learner: ppo, got 'dqm'"),
         (["train", "ppo", "--total-steps", "5"], "--env: expected the env to learn"),
         (["train", "ppo", "--env", "CartPole-v1", "--totl-steps", "5"], "--total-steps"),
@@ -88,7 +93,10 @@ def test_ctrl_c_saves_and_resume_goes_on_bit_for_bit(tmp_path):
             "--seed: the settings of the run hold",
         ),
         (["train", "ppo", "--resume", "--run-dir", "x"], "x: expected the folder of a run"),
-        (["eval", "nowhere"], "nowhere: expected the folder of a run"),
+        (["eval", "nowhere"], "nowhere: expected the folder of a run, but it does not exist"),
+        (["eval", "nowhere", "--replay", "x.mp4"], "--replay: expected a file.gif, got x.mp4"),
+        (["train", "ppo", "CartPole-v1"], "did you mean --env CartPole-v1?"),
+        (["train", "ppo", "--env", "CartPole-v1", "--device", "cuda:99"], "device: expected one that torch"),
     ],
 )
 def test_mistakes(args, message, tmp_path, monkeypatch):
@@ -97,6 +105,22 @@ def test_mistakes(args, message, tmp_path, monkeypatch):
     assert done.returncode == 2
     assert message in done.stderr + done.stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_an_env_in_a_file_is_found_from_any_folder(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "import gymnasium\n\n\nclass Mine(gymnasium.Wrapper):\n"
+        "    def __init__(self):\n        super().__init__(gymnasium.make('CartPole-v1'))\n"
+    )
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    done = shoal("train", "ppo", "--env", "mine.py:Mine", "--run-dir", "run", "--total-steps", "500", *QUICK)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert shoal("eval", "../run", "--episodes", "2").returncode == 0
+    replay = shoal("eval", "../run", "--episodes", "2", "--replay", "x.gif")
+    assert replay.returncode == 2
+    assert "a replay needs an env that takes render_mode='rgb_array'" in replay.stderr
 
 
 def test_the_demo(tmp_path):

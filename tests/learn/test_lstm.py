@@ -1,5 +1,8 @@
 """The LSTM: the core, its twin in torch, and torch's own layer agree."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -104,3 +107,43 @@ def test_a_second_backward_pass_is_refused():
     outputs.backward(slopes, retain_graph=True)
     with pytest.raises(RuntimeError, match="one backward pass for each forward pass"):
         outputs.backward(slopes)
+
+
+@in_the_core
+def test_two_passes_alive_at_once_do_not_share_memory():
+    layer, numbers, starts, state, slopes = example(6, 5, 3, 16)
+    expected = results(layer, numbers, starts, state, slopes)[3].clone()
+    layer.zero_grad()
+    first, _ = layer(numbers, starts, state)
+    second, _ = layer(numbers, starts, state)
+    with torch.no_grad():
+        layer(numbers * 2, starts, state)
+    first.backward(slopes)
+    torch.testing.assert_close(layer.weights.grad, expected)
+    layer.zero_grad()
+    second.backward(slopes)
+    torch.testing.assert_close(layer.weights.grad, expected)
+
+
+def test_copies_and_pickles_carry_no_spare_memory():
+    case = example(64, 100, 3, 16)
+    results(*case)
+    assert len(pickle.dumps(case[0])) < 20_000
+    assert copy.deepcopy(case[0])._spare == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [0, 2])
+def test_no_rows_and_other_numbers(rows, dtype):
+    layer, numbers, starts, state, _ = example(3, rows, 2, 16)
+    outputs, after = layer.to(dtype)(numbers.to(dtype), starts, state.to(dtype))
+    assert outputs.shape == (3, rows, 16)
+    assert after.dtype == dtype
+
+
+def test_what_is_not_a_number_ends_with_its_episode():
+    layer, numbers, starts, state, _ = example(2, 2, 2, 16, chance=0)
+    state[:, 0], starts[1, 0] = float("nan"), True
+    outputs, _ = layer(numbers, starts, state)
+    assert outputs[0, 0].isnan().all()
+    assert outputs[1].isfinite().all()

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 import shoal
 from shoal import NativeEnv
 from shoal.envs import probes
-from shoal.errors import ArgumentError
+from shoal.errors import ArgumentError, Diverged
 from shoal.learn import PPO, PPOConfig, evaluate
 
 QUICK = {"num_envs": 8, "horizon": 16, "minibatch_size": 64, "epochs": 2, "hidden": (16, 16)}
@@ -283,12 +283,64 @@ def test_stopped_before_it_has_begun():
         assert not ppo.train().stopped  # it was for that once
 
 
+class Broken(gymnasium.Env):
+    """Something in it is not a number."""
+
+    observation_space = Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self, what):
+        self.what = what
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        seen = np.full(2, np.nan if self.what == "observations" else 1, np.float32)
+        return seen, float("nan") if self.what == "rewards" else 1.0, self.np_random.random() < 0.1, False, {}
+
+
+@pytest.mark.filterwarnings("ignore:observation of env:UserWarning")
+@pytest.mark.parametrize("what", ["observations", "rewards"])
+def test_what_is_not_a_number_is_said_and_ends_training(what):
+    with (
+        shoal.Serial(lambda: Broken(what), 8) as vec,
+        PPO(vec, quick()) as ppo,
+        pytest.raises(Diverged, match=f"update 1, at .* is not a number: {what} are not all finite"),
+    ):
+        ppo.train()
+
+
+def test_a_stop_ends_with_its_training():
+    def fail(update):
+        ppo.stop()
+        raise ValueError("no more")
+
+    with PPO("shoal/CartPole-v1", quick()) as ppo:
+        with pytest.raises(ValueError, match="no more"):
+            ppo.train(fail)
+        assert not ppo.train().stopped
+
+
+def test_gradients_are_nobody_elses_business():
+    """Somebody who clears them, or moves weights, in between changes nothing."""
+
+    def meddle(update):
+        ppo.policy.zero_grad()
+        ppo.optimizer.zero_grad()
+        for parameter in ppo.policy.parameters():
+            parameter.data = parameter.data.clone()
+
+    with PPO("shoal/CartPole-v1", quick()) as ppo:
+        ppo.train(meddle)
+    assert digest(ppo) == trained()
+
+
 def test_an_episode_without_end_is_no_evaluation_without_end():
     with (
         PPO("shoal/CartPole-v1", PPOConfig(total_steps=2048)) as ppo,
-        pytest.raises(
-            ArgumentError, match="max_steps: expected episodes of less than 5 steps, got one in row"
-        ),
+        pytest.raises(ArgumentError, match="max_steps: expected episodes of at most 5 steps, got one in row"),
     ):
         evaluate(ppo.policy, "shoal/CartPole-v1", 2, max_steps=5)
 
@@ -337,6 +389,11 @@ def test_integers_of_a_structured_action_keep_their_bounds():
         ({"gamma": 1.5}, "gamma: expected at least 0 and at most 1, got 1.5"),
         ({"mode": "fast"}, "mode: expected 'sync', 'overlap' or 'async', got 'fast'"),
         ({"activation": "sin"}, "activation: expected one of"),
+        ({"learning_rate": "1e-3"}, "learning_rate: expected a number, got '1e-3'"),
+        ({"num_envs": 8.5}, "num_envs: expected a whole number, got 8.5"),
+        ({"horizon": True}, "horizon: expected a whole number, got True"),
+        ({"total_steps": float("inf")}, "total_steps: expected a whole number, got inf"),
+        ({"hidden": 64}, r"hidden: expected widths, such as \(64, 64\), got 64"),
     ],
 )
 def test_settings_that_make_no_sense(settings, message):
@@ -350,6 +407,34 @@ def test_a_misspelt_key_is_an_error():
         ArgumentError, match="learning_rat: PPO has no such setting: did you mean learning_rate"
     ):
         PPOConfig.of({"learning_rat": 1})
+
+
+def test_a_number_may_be_written_as_one_likes():
+    config = PPOConfig(total_steps=1e5, hidden=[32], num_envs=np.int64(4))
+    assert (config.total_steps, config.hidden, config.num_envs) == (100_000, (32,), 4)
+    assert type(config.total_steps) is type(config.num_envs) is int
+
+
+def test_an_lstm_learns_whole_columns():
+    config = PPOConfig(lstm=True, minibatch_size=16, horizon=32)
+    with pytest.raises(
+        ArgumentError, match="expected at least the horizon with lstm=True, 32, because whole"
+    ):
+        PPO("shoal/CartPole-v1", config)
+
+
+def test_what_a_policy_is_given_is_checked():
+    with PPO("shoal/CartPole-v1", quick(lstm=True)) as ppo:
+        obs, policy = np.zeros((3, 4), np.float32), ppo.policy
+    with pytest.raises(ArgumentError, match="got ndarray of dtype float64 and shape"):
+        policy.act_batch(obs.astype(np.float64), state=policy.initial_state(3))
+    with pytest.raises(ArgumentError, match=r"obs: expected flat rows.* got dict"):
+        policy.act_batch({}, state=policy.initial_state(3))
+    for call in (policy.act_batch, policy.value_batch):
+        with pytest.raises(ArgumentError, match=r"expected policy.initial_state\(3\).* got one of 2 rows"):
+            call(obs, state=policy.initial_state(2))
+        with pytest.raises(ArgumentError, match=r"expected policy.initial_state\(3\).* got None"):
+            call(obs)
 
 
 def test_minibatches_must_fit():

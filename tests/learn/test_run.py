@@ -144,8 +144,27 @@ def test_a_folder_holds_one_run(tmp_path):
         Run(tmp_path, ppo, "shoal/CartPole-v1").close()
         with pytest.raises(ArgumentError, match="holds a run already"):
             Run(tmp_path, ppo, "shoal/CartPole-v1")
-    with pytest.raises(ArgumentError, match=r"expected the folder of a run, but it has no policy\.pt"):
-        load(tmp_path / "none")
+        with pytest.raises(TypeError, match="env: expected the name that the run is to be resumed by"):
+            Run(tmp_path / "new", ppo, type(ppo))
+    for folder, why in ((tmp_path / "none", "does not exist"), (tmp_path / "config.json", "is a file")):
+        with pytest.raises(ArgumentError, match=f"expected the folder of a run, but it {why}"):
+            load(folder)
+    (tmp_path / "policy.pt").unlink()
+    with pytest.raises(ArgumentError, match=r"but it has no policy\.pt"):
+        load(tmp_path)
+
+
+def test_a_run_that_saved_nothing_is_in_nobodys_way(tmp_path):
+    with PPO("shoal/CartPole-v1", config()) as ppo:
+        run = Run(tmp_path, ppo, "shoal/CartPole-v1")
+        run._metrics.write("half a line")
+        run._saved_updates = ppo.updates  # as if the process had been killed
+        run.close()
+        with Run(tmp_path, ppo, "shoal/CartPole-v1") as run:
+            ppo.train(lambda update: (run(update), ppo.stop()))
+            # Saved after the first update already, and written down so that others can read it.
+            assert (tmp_path / "checkpoint.pt").exists()
+            assert json.loads((tmp_path / "metrics.jsonl").read_text())["updates"] == 1
 
 
 def test_evaluation_is_not_biased_to_short_episodes():

@@ -46,7 +46,8 @@ SHOAL_INLINE float quick_tanh(float x) { return 2.0f * quick_sigmoid(2.0f * x) -
 
 class Lstm {
    public:
-    static constexpr std::size_t panel = 16;  // columns that are computed together; widths are multiples of it
+    static constexpr std::size_t panel = 16;    // columns that are computed together; widths are multiples of it
+    static constexpr std::size_t largest = 12;  // rows that go through together at most
 
     std::size_t steps, rows, inputs, width;
     const bool* starts;    // [steps, rows]: an episode begins there, and what was before it is forgotten
@@ -70,9 +71,10 @@ class Lstm {
     void backward(const float* to_outputs, float* to_weights) const {
         const std::vector<float> packed = panels_back();
         const std::size_t size = depth() * 4 * width;
-        std::vector<float> sums(slices() * size);
+        std::vector<float> sums(slices() * size), carried(slices() * 2 * largest * width);
         in_slices([&](std::size_t slice, std::size_t first, std::size_t last) {
-            run_backward(first, last, packed.data(), to_outputs, sums.data() + slice * size);
+            run_backward(first, last, packed.data(), to_outputs, carried.data() + slice * 2 * largest * width,
+                         sums.data() + slice * size);
         });
         std::fill(to_weights, to_weights + size, 0.0f);
         for (const float* part = sums.data(); part < sums.data() + sums.size(); part += size)
@@ -101,7 +103,7 @@ class Lstm {
     }
 
     // Rows of a slice: an eighth, in tiles of the largest kind.
-    std::size_t share() const { return std::max<std::size_t>(1, (rows + 95) / 96) * 12; }
+    std::size_t share() const { return std::max<std::size_t>(1, (rows + 8 * largest - 1) / (8 * largest)) * largest; }
     std::size_t slices() const { return (rows + share() - 1) / share(); }
 
     template <typename Part>
@@ -113,6 +115,7 @@ class Lstm {
         constexpr std::size_t worth = 1 << 25;  // multiplications that take much longer than to start a thread
         const std::size_t count = steps * rows * depth() * 4 * width < worth ? 1 : std::min(threads, slices());
         std::vector<std::thread> others;
+        others.reserve(count);
         for (std::size_t thread = 1; thread < count; ++thread) {
             try {
                 others.emplace_back(work, thread, count);
@@ -189,9 +192,7 @@ class Lstm {
         }
     }
 
-    float keep(std::size_t step, std::size_t row) const {
-        return step < steps && starts[step * rows + row] ? 0.0f : 1.0f;
-    }
+    bool begins(std::size_t step, std::size_t row) const { return step < steps && starts[step * rows + row]; }
 
     template <typename Tile>
     SHOAL_INLINE void tile_forward(std::size_t row, const float* packed, const float* input, float* outputs,
@@ -201,9 +202,13 @@ class Lstm {
             const std::size_t entry = step * rows + row;
             for (std::size_t r = 0; r < Tile::count; ++r) {
                 float *factor = factors + (entry + r) * depth(), *cell = cells + (entry + r) * width;
-                const float goes_on = keep(step, row + r);
-                for (std::size_t i = 0; i < width; ++i) factor[i] = goes_on * seen[r * width + i];
-                for (std::size_t i = 0; i < width; ++i) cell[i] = goes_on * kept[r * width + i];
+                if (begins(step, row + r)) {
+                    std::fill_n(factor, width, 0.0f);
+                    std::fill_n(cell, width, 0.0f);
+                } else {
+                    std::copy_n(seen + r * width, width, factor);
+                    std::copy_n(kept + r * width, width, cell);
+                }
                 std::copy_n(input + (entry + r) * inputs, inputs, factor + width);
                 factor[width + inputs] = 1;
             }
@@ -224,7 +229,7 @@ class Lstm {
             const std::size_t entry = step * rows + row;
             float* gate = gates + entry * 4 * width;
             for (std::size_t r = 0; r < Tile::count; ++r)
-                unsquash(width, gate + r * 4 * width, cells + (entry + r) * width, keep(step + 1, row + r),
+                unsquash(width, gate + r * 4 * width, cells + (entry + r) * width, begins(step + 1, row + r) ? 0.0f : 1.0f,
                          to_outputs + (entry + r) * width, to_state + r * width, to_cell + r * width);
             multiply<Tile>(gate, 4 * width, packed, width, to_state);
             add_tiles<Tile>(0, Tile::count, factors + entry * depth(), gate, to_weights);
@@ -254,12 +259,11 @@ class Lstm {
 
     template <typename Tile>
     SHOAL_INLINE void tiles_backward(std::size_t row, std::size_t last, const float* packed, const float* to_outputs,
-                                     float* to_weights) const {
-        std::vector<float> carried(2 * Tile::count * width);
+                                     float* carried, float* to_weights) const {
         for (; row + Tile::count <= last; row += Tile::count)
-            tile_backward<Tile>(row, packed, to_outputs, carried.data(), to_weights);
+            tile_backward<Tile>(row, packed, to_outputs, carried, to_weights);
         if constexpr (Tile::count > 1)
-            tiles_backward<typename Tile::Smaller>(row, last, packed, to_outputs, to_weights);
+            tiles_backward<typename Tile::Smaller>(row, last, packed, to_outputs, carried, to_weights);
     }
 
     // The same for each kind of processor; tiles are as large as its registers.
@@ -269,23 +273,24 @@ class Lstm {
         tiles_forward<Tile<12, 16>>(first, last, packed, input, outputs, state);
     }
     __attribute__((target("avx512f,fma"))) void backward_512(std::size_t first, std::size_t last, const float* packed,
-                                                             const float* to_outputs, float* to_weights) const {
-        tiles_backward<Tile<12, 16>>(first, last, packed, to_outputs, to_weights);
+                                                             const float* to_outputs, float* carried, float* to_weights) const {
+        tiles_backward<Tile<12, 16>>(first, last, packed, to_outputs, carried, to_weights);
     }
     __attribute__((target("avx2,fma"))) void forward_256(std::size_t first, std::size_t last, const float* packed,
                                                          const float* input, float* outputs, float* state) const {
         tiles_forward<Tile<6, 8>>(first, last, packed, input, outputs, state);
     }
     __attribute__((target("avx2,fma"))) void backward_256(std::size_t first, std::size_t last, const float* packed,
-                                                          const float* to_outputs, float* to_weights) const {
-        tiles_backward<Tile<6, 8>>(first, last, packed, to_outputs, to_weights);
+                                                          const float* to_outputs, float* carried, float* to_weights) const {
+        tiles_backward<Tile<6, 8>>(first, last, packed, to_outputs, carried, to_weights);
     }
 #endif
 
     void run_forward(std::size_t first, std::size_t last, const float* packed, const float* input, float* outputs,
                      float* state) const {
 #if defined(__x86_64__)
-        if (__builtin_cpu_supports("avx512f")) return forward_512(first, last, packed, input, outputs, state);
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("fma"))
+            return forward_512(first, last, packed, input, outputs, state);
         if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
             return forward_256(first, last, packed, input, outputs, state);
 #endif
@@ -293,13 +298,14 @@ class Lstm {
     }
 
     void run_backward(std::size_t first, std::size_t last, const float* packed, const float* to_outputs,
-                      float* to_weights) const {
+                      float* carried, float* to_weights) const {
 #if defined(__x86_64__)
-        if (__builtin_cpu_supports("avx512f")) return backward_512(first, last, packed, to_outputs, to_weights);
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("fma"))
+            return backward_512(first, last, packed, to_outputs, carried, to_weights);
         if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-            return backward_256(first, last, packed, to_outputs, to_weights);
+            return backward_256(first, last, packed, to_outputs, carried, to_weights);
 #endif
-        tiles_backward<Tile<3, 4>>(first, last, packed, to_outputs, to_weights);
+        tiles_backward<Tile<3, 4>>(first, last, packed, to_outputs, carried, to_weights);
     }
 };
 

@@ -99,10 +99,16 @@ def _train(args: list[str]) -> int:
     from shoal.cli.train import TrainPPO, defaults_for
 
     if args[:1] != ["ppo"]:
-        asked = "" if not args or args[0].startswith("-") else f", got {args[0]!r}"
-        print(f"usage: shoal train ppo --env ENV [options]; expected a learner: ppo{asked}", file=sys.stderr)
-        return 0 if args[:1] in (["-h"], ["--help"]) else 2
+        if args[:1] in ([], ["-h"], ["--help"]):
+            args = ["ppo", "--help"]
+        else:
+            usage = f"usage: shoal train ppo --env ENV [options]; expected a learner: ppo, got {args[0]!r}"
+            print(usage, file=sys.stderr)
+            return 2
     options = args[1:]
+    if options and not options[0].startswith("-"):
+        print(f"shoal: {options[0]!r}: expected an option; did you mean --env {options[0]}?", file=sys.stderr)
+        return 2
     command = tyro.cli(
         TrainPPO, prog="shoal train ppo", default=defaults_for(options), args=options or ["--help"]
     )

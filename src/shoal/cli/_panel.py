@@ -52,7 +52,7 @@ class Panel:
     """What a learner tells after each update, for people to look at.
 
     In a terminal it is one frame, drawn again and again, and the last one stays. Elsewhere it is a line at
-    most every second; the first and the last update always have one. It takes a third of a percent of the time.
+    most every second; the first and the last update always have one. It takes 0.3 % of the time.
 
     Args:
         title: What is trained, how, and where it is saved.

@@ -13,7 +13,7 @@ from tyro.conf import arg
 from shoal.cli._panel import Panel
 from shoal.cli.bench import Bench
 from shoal.cli.evaluate import record, write_gif
-from shoal.cli.train import stop_on_ctrl_c, train
+from shoal.cli.train import train
 from shoal.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Demo:
     def run(self) -> int:
         """Show it; returns the exit code."""
         try:
-            from shoal.learn import PPO, PPOConfig, Run, evaluate
+            from shoal.learn import PPO, PPOConfig, Run, evaluate, stop_on_signals
         except ImportError as error:  # torch
             raise MissingExtra(str(error)) from error
         print(
@@ -54,7 +54,7 @@ class Demo:
             PPO(ENV, PPOConfig(total_steps=300_000, seed=self.seed)) as ppo,
             Run(folder, ppo, ENV) as run,
         ):
-            with Panel(f"PPO on {ENV}, {folder}") as panel, stop_on_ctrl_c(ppo):
+            with Panel(f"PPO on {ENV}, {folder}") as panel, stop_on_signals(ppo):
 
                 def told(update: Update) -> None:
                     panel(update)

@@ -48,6 +48,8 @@ class Evaluate:
             raise MissingExtra(str(error)) from error
         if self.episodes < 1:
             raise ArgumentError(f"--episodes: expected at least 1, got {self.episodes}")
+        if self.replay and not self.replay.endswith(".gif"):
+            raise ArgumentError(f"--replay: expected a file.gif, got {self.replay}")
         saved, policy = read(self.run_dir, "policy.pt"), load(self.run_dir)
         env, kwargs = saved["env"], saved["env_kwargs"]
         if not env:
@@ -95,7 +97,15 @@ def record(
         if len(frames) < MOST_FRAMES:
             frames.append(np.asarray(vec.render()[0]))
 
-    with make(env, 1, env_kwargs=env_kwargs, flat=True, render_mode="rgb_array") as vec:
+    try:
+        vec = make(env, 1, env_kwargs=env_kwargs, flat=True, render_mode="rgb_array")
+    except TypeError as error:
+        if "render_mode" not in str(error):
+            raise
+        raise ArgumentError(
+            f"{env}: a replay needs an env that takes render_mode='rgb_array', and this one does not: {error}"
+        ) from error
+    with vec:
         evaluate(policy, vec, 1, deterministic=deterministic, seed=seed, on_step=look)
         rate = float(vec.metadata.get("render_fps") or 30)
     return frames, rate

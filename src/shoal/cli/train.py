@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainPPO:
-    """Learn to play an env by PPO. Ctrl-C ends it after the update under way, and saves.
+    """Learn to play an env by PPO. Ctrl-C (or SIGTERM) ends it after the update under way, and saves.
 
     Example: shoal train ppo --env CartPole-v1 --total-steps 100000 --seed 1
     """
@@ -41,7 +40,7 @@ class TrainPPO:
     """The run's folder: config, metrics, TensorBoard events, policy and checkpoint."""
     resume: bool = False
     """Go on with the run in that folder where it was last saved. Its own settings hold; only --total-steps
-    may be another."""
+    and --checkpoint-seconds may be others."""
     env_kwargs: Annotated[str, arg(metavar="JSON", help_behavior_hint="(default: none)")] = "{}"
     """Arguments for the env, as a JSON object."""
     checkpoint_seconds: float = 60.0
@@ -55,12 +54,16 @@ class TrainPPO:
         Args:
             given: The options as they were written, by which those that were asked for are known.
         """
-        from shoal.learn import PPO, Run, resume
+        from shoal.learn import PPO, Run, resume, stop_on_signals
 
         with ExitStack() as stack:
             if self.resume:
                 found = resume(self._folder_to_resume(given), total_steps=self._asked_steps(given))
                 ppo, env, kwargs, folder = found.ppo, found.env, found.env_kwargs, Path(self.run_dir)
+                if ppo.is_done:
+                    ppo.close()
+                    print(f"{folder}: all of its {ppo.steps:,} steps are done; to go on: more --total-steps")
+                    return 0
                 if not found.exact:
                     print("shoal: its envs could not be saved, so new episodes begin", file=sys.stderr)
             else:
@@ -79,7 +82,7 @@ class TrainPPO:
             )
             if not self.resume and (name := preset_for(env)[0]):
                 print(f"preset: {name}")
-            with Panel(f"PPO on {env}, {folder}") as panel, stop_on_ctrl_c(ppo):
+            with Panel(f"PPO on {env}, {folder}") as panel, stop_on_signals(ppo):
                 result = train(ppo, run, panel)
             saved = run.save()
         self._say(result, folder, saved)
@@ -93,7 +96,8 @@ class TrainPPO:
             name = option.partition("=")[0].replace("_", "-")
             if name.startswith("--") and name not in allowed:
                 raise ArgumentError(
-                    f"{name}: the settings of the run hold; beside --resume only --total-steps can be given"
+                    f"{name}: the settings of the run hold; beside --resume only --total-steps and "
+                    "--checkpoint-seconds can be given"
                 )
         return self.run_dir
 
@@ -107,10 +111,13 @@ class TrainPPO:
             raise ArgumentError("--env: expected the env to learn, such as --env CartPole-v1")
         plain = "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in self.env)
         default = f"runs/{plain}-{datetime.now():%Y%m%d-%H%M%S}"
-        return self.env, read_env_kwargs(self.env_kwargs), Path(self.run_dir or default)
+        file, colon, name = self.env.rpartition(":")
+        # The run is to be found by its env from any folder.
+        env = f"{Path(file).resolve()}:{name}" if colon and file.endswith(".py") else self.env
+        return env, read_env_kwargs(self.env_kwargs), Path(self.run_dir or default)
 
     def _say(self, result: Result, folder: Path, saved: bool) -> None:
-        mean = "no episode has ended" if math.isnan(result.mean_return) else f"{result.mean_return:.1f}"
+        mean = "no episode has ended" if math.isnan(result.mean_return) else f"{result.mean_return:.5g}"
         rate = result.steps / max(result.seconds, 1e-9)
         print(f"{result.steps:,} steps in {result.seconds:.1f} s ({rate:,.0f} a second), mean return {mean}")
         print(f"run: {folder}")
@@ -129,21 +136,6 @@ def train(ppo: PPO, run: Run, show: Callable[[Update], None]) -> Result:
         show(update)
 
     return ppo.train(told)
-
-
-@contextmanager
-def stop_on_ctrl_c(ppo: PPO) -> Iterator[None]:
-    """The first Ctrl-C lets the update end, so that all is of one moment; the second interrupts."""
-
-    def stop(*_: Any) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        ppo.stop()
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def defaults_for(args: Sequence[str]) -> TrainPPO:

@@ -13,6 +13,7 @@ from shoal.learn.ppo import PPO, Result, Update
 from shoal.learn.ppo_config import PPOConfig
 from shoal.learn.rollout import Rollout
 from shoal.learn.run import Resumed, Run, load, resume
+from shoal.learn.stopping import stop_on_signals
 from shoal.learn.unpack import unpack
 
 __all__ = [
@@ -30,5 +31,6 @@ __all__ = [
     "gae",
     "load",
     "resume",
+    "stop_on_signals",
     "unpack",
 ]

@@ -119,7 +119,7 @@ class Collector:
         if self._state is None:
             return None
         begins = torch.from_numpy(batch.resets).to(self._state.device)
-        return self._state[:, rows] * ~begins[None, :, None]
+        return self._state[:, rows].masked_fill(begins[None, :, None], 0)
 
     def _values_of(
         self, policy: Policy, batch: Batch, rows: Any, wanted: NDArray[np.int64]

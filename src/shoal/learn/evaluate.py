@@ -80,6 +80,8 @@ def evaluate(
     """
     if episodes < 1:
         raise ArgumentError(f"episodes: expected at least 1, got {episodes}")
+    if max_steps < 1:
+        raise ArgumentError(f"max_steps: expected at least 1, got {max_steps}")
     if not isinstance(env, VectorEnv):
         envs = min(episodes, MOST_ENVS)
         with make(env, envs, env_kwargs=env_kwargs, flat=True, num_workers=1) as vec:
@@ -115,14 +117,14 @@ def evaluate(
             lengths.append(int(counts[row]))
             quota[row] -= 1
         sums[ends], counts[ends] = 0.0, 0
-        if counts.max() >= max_steps:
+        endless = np.flatnonzero((counts >= max_steps) & (quota > 0))
+        if len(endless):
             raise ArgumentError(
-                f"max_steps: expected episodes of less than {max_steps} steps, got one in row "
-                f"{counts.argmax()} that has not ended yet. Give the env a time limit, or take a "
-                "larger max_steps"
+                f"max_steps: expected episodes of at most {max_steps} steps, got one in row {endless[0]} "
+                "that has not ended yet. Give the env a time limit, or take a larger max_steps"
             )
         if state is not None:
-            state *= torch.from_numpy(~batch.resets).to(state.device)[None, :, None]
+            state[:, torch.from_numpy(batch.resets).to(state.device)] = 0
         masks = None if policy.has_masks else masks_in(batch.infos, rows, policy.actions.num_logits)
         env.send(policy.act_batch(batch.obs, deterministic, state, action_mask=masks, generator=random))
     env.recv()

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from shoal import _core
 
@@ -34,10 +35,14 @@ class LSTM(nn.Module):
             nn.init.orthogonal_(self.weights[:width])
             nn.init.orthogonal_(self.weights[width:-1])
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the spare memory, for copies and pickles."""
+        return {**self.__dict__, "_spare": []}
+
     def forward(
         self, inputs: Tensor, starts: Tensor, state: Tensor, *, in_core: bool | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Outputs of columns, [steps, rows, width], and the state after them, through which no gradient goes.
+        """Outputs of columns, [steps, rows, width], and the state after them. States carry no gradient.
 
         Args:
             inputs: [steps, rows, inputs].
@@ -46,21 +51,23 @@ class LSTM(nn.Module):
             in_core: Whether the core computes it; by default if it can.
         """
         if in_core is None:
-            in_core = _core.NAME == "native" and inputs.device.type == "cpu" and self.width % 16 == 0
+            suits = inputs.device.type == "cpu" and inputs.dtype == torch.float32 and self.width % 16 == 0
+            in_core = _core.NAME == "native" and suits
+        state = state.detach()
         if not in_core:
             return _by_torch(inputs, starts, state, self.weights)
-        learns = torch.is_grad_enabled()
-        outputs, after = _InCore.apply(inputs, starts, state, self.weights, self.threads, self._spare, learns)  # type: ignore[no-untyped-call]
+        spare = self._spare if torch.is_grad_enabled() else None
+        outputs, after = _InCore.apply(inputs, starts, state, self.weights, self.threads, spare)  # type: ignore[no-untyped-call]
         return outputs, after
 
 
 def _by_torch(inputs: Tensor, starts: Tensor, state: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     (seen, kept), outputs = state, []
     for numbers, begins in zip(inputs, starts, strict=True):
-        keep = ~begins[:, None]
-        gates = torch.addmm(weights[-1], torch.cat([seen * keep, numbers], 1), weights[:-1])
+        seen, kept = seen.masked_fill(begins[:, None], 0), kept.masked_fill(begins[:, None], 0)
+        gates = torch.addmm(weights[-1], torch.cat([seen, numbers], 1), weights[:-1])
         enter, stay, content, leave = gates.chunk(4, 1)
-        kept = stay.sigmoid() * (kept * keep) + enter.sigmoid() * content.tanh()
+        kept = stay.sigmoid() * kept + enter.sigmoid() * content.tanh()
         seen = leave.sigmoid() * kept.tanh()
         outputs.append(seen)
     return torch.stack(outputs), torch.stack([seen, kept]).detach()
@@ -75,32 +82,32 @@ class _InCore(torch.autograd.Function):
         state: Tensor,
         weights: Tensor,
         threads: int,
-        spare: list[Tensor],
-        learns: bool,
+        spare: list[Tensor] | None,
     ) -> tuple[Tensor, Tensor]:
         from shoal._core._native import lstm_forward
 
         (steps, rows, _), width = inputs.shape, state.shape[-1]
         after = state.clone(memory_format=torch.contiguous_format)
         outputs = inputs.new_empty(steps, rows, width)
-        sizes = [steps * rows * n for n in (4 * width, len(weights), width)]
-        memory = spare.pop() if spare else inputs.new_empty(0)
-        if len(memory) < sum(sizes):
-            memory = inputs.new_empty(sum(sizes))
-        parts = torch.split(memory[: sum(sizes)], sizes)
-        gates, factors, cells = (part.view(steps, rows, -1).numpy() for part in parts)
+        widths = 4 * width, len(weights), width
+        size = steps * rows * sum(widths)
+        memory = spare.pop() if spare else inputs.new_empty(size)
+        if len(memory) < size:
+            memory = inputs.new_empty(size)
+        parts = torch.split(memory[:size], [steps * rows * n for n in widths])
+        gates, factors, cells = (
+            part.view(steps, rows, n).numpy() for part, n in zip(parts, widths, strict=True)
+        )
         arrays = starts.contiguous().numpy(), weights.detach().numpy(), gates, factors, cells
         given = inputs.detach().contiguous().numpy()
         lstm_forward(given, *arrays, outputs.numpy(), after.numpy(), threads)
-        if learns:
-            ctx.arrays, ctx.memory, ctx.spare, ctx.threads = arrays, memory, spare, threads
-        else:
-            spare.append(memory)
+        ctx.arrays, ctx.memory, ctx.spare, ctx.threads = arrays, memory, spare, threads
         ctx.save_for_backward(weights)
         ctx.mark_non_differentiable(after)
         return outputs, after
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         from shoal._core._native import lstm_backward
 
@@ -116,4 +123,4 @@ class _InCore(torch.autograd.Function):
             to_inputs = torch.from_numpy(arrays[2]) @ weights[given.shape[-1] : -1].t()
         ctx.spare[:] = [ctx.memory]
         ctx.memory = None
-        return to_inputs, None, None, to_weights, None, None, None
+        return to_inputs, None, None, to_weights, None, None

@@ -180,11 +180,7 @@ class Policy(nn.Module):
             generator: To draw from.
         """
         flat = self.rows(obs)
-        if self.lstm is not None and state is None:
-            raise ArgumentError(
-                "state: this policy has a memory: pass policy.initial_state(rows), and keep it"
-            )
-        outputs, _, after = self.step(flat, state)
+        outputs, _, after = self.step(flat, self._checked(state, len(flat)))
         if after is not None and state is not None:
             state.copy_(after)
         mask = self.mask_in(flat)
@@ -196,20 +192,34 @@ class Policy(nn.Module):
     @torch.no_grad()
     def value_batch(self, obs: Any, state: Tensor | None = None) -> NDArray[np.float64]:
         """The returns it expects, in the env's own units."""
-        values = self.step(self.rows(obs), state)[1]
+        values = self.step(self.rows(obs), self._checked(state, len(obs)))[1]
         return (values.double() * self.return_scale).cpu().numpy()
+
+    def _checked(self, state: Tensor | None, rows: int) -> Tensor | None:
+        if self.lstm is None:
+            return None
+        if state is None or state.shape != (2, rows, self.lstm.width):
+            got = "None" if state is None else f"one of {state.shape[1]} rows"
+            raise ArgumentError(
+                f"state: this policy has a memory: expected policy.initial_state({rows}), kept from step to "
+                f"step, got {got}"
+            )
+        return state
 
     def rows(self, obs: Any) -> Tensor:
         """Observations of a vec as a tensor of flat rows."""
-        layout = self.layout
+        shape, dtype = tuple(self.layout.flat_shape), self.layout.flat_dtype
         if isinstance(obs, np.ndarray):
-            lead = obs.ndim - len(layout.flat_shape)
-            if obs.dtype == layout.flat_dtype and lead >= 0 and obs.shape[lead:] == tuple(layout.flat_shape):
+            lead = obs.ndim - len(shape)
+            if obs.dtype == dtype and lead >= 0 and obs.shape[lead:] == shape:
                 return torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
+        got = type(obs).__name__
+        if hasattr(obs, "dtype") and hasattr(obs, "shape"):
+            got += f" of dtype {obs.dtype} and shape {tuple(obs.shape)}"
         raise ArgumentError(
-            f"obs: expected flat rows of dtype {layout.flat_dtype} and shape (rows, "
-            f"{', '.join(map(str, layout.flat_shape))}), got {type(obs).__name__} "
-            f"{getattr(obs, 'dtype', '')}{getattr(obs, 'shape', '')}. Make the vec with flat=True"
+            f"obs: expected flat rows, a NumPy array of dtype {dtype} and shape {('rows', *shape)}, as a vec "
+            f"with flat=True gives them, of the space that the policy was made for, got {got}. "
+            "policy.layout.pack(observation)[None] makes one row of one observation"
         )
 
 

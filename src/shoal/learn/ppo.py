@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.errors import ArgumentError, ArgumentTypeError
+from shoal.errors import ArgumentError, ArgumentTypeError, Diverged
 from shoal.learn import losses
 from shoal.learn.collector import HOPS, Collector
 from shoal.learn.episodes import Episodes
@@ -119,6 +119,17 @@ class PPO:
                 f"{config.horizon}, got {config.minibatch_size}. Take a longer horizon, more envs or smaller "
                 "minibatches"
             )
+        if config.lstm and config.minibatch_size < config.horizon:
+            raise ArgumentError(
+                f"minibatch_size: expected at least the horizon with lstm=True, {config.horizon}, because "
+                f"whole columns are learnt from, got {config.minibatch_size}"
+            )
+        try:
+            torch.zeros(1, device=config.device)
+        except (RuntimeError, AssertionError) as error:
+            raise ArgumentError(
+                f"device: expected one that torch can use, got {config.device!r}: {error}"
+            ) from None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             self.policy = Policy(
@@ -156,6 +167,11 @@ class PPO:
         """Those that have ended."""
         return self._collector.episodes
 
+    @property
+    def is_done(self) -> bool:
+        """Whether `train` has nothing left to do."""
+        return self.steps >= self.config.total_steps and self._waiting is None
+
     # -- training ----------------------------------------------------------------------------------------
 
     def train(self, on_update: Callable[[Update], None] | None = None) -> Result:
@@ -164,8 +180,9 @@ class PPO:
         Args:
             on_update: Called after each update.
         """
-        threads = torch.get_num_threads()
+        before = torch.get_num_threads()
         torch.set_num_threads(self._share_threads())
+        stops = False
         try:
             if not self._rollouts:
                 self._rollouts = self._collector.begin(2 if self.config.mode == "overlap" else 1)
@@ -177,11 +194,14 @@ class PPO:
                     self._collector.collect(self._rollouts[0], self.policy)
                     figures = self._learn(self._rollouts[0])
                     self._tell(on_update, begun, steps, figures)
+            stops = self._stops
         finally:
-            torch.set_num_threads(threads)
+            torch.set_num_threads(before)
+            if self.policy.lstm is not None:
+                self.policy.lstm.threads = 1
+            self._stops = False
         mean = self.episodes.mean_return()
-        stopped = self._stops and self.steps < self.config.total_steps
-        self._stops = False
+        stopped = stops and not self.is_done
         return Result(self.steps, self.updates, self.episodes.count, self.seconds, mean, stopped)
 
     def stop(self) -> None:
@@ -194,7 +214,7 @@ class PPO:
     def _train_overlapping(self, on_update: Callable[[Update], None] | None) -> None:
         """Learn from one rollout while the policy before makes the next: always one behind, never more."""
         with ThreadPoolExecutor(1, "shoal-collect") as beside:
-            while (self._waiting is not None or self.steps < self.config.total_steps) and not self._stops:
+            while not self.is_done and not self._stops:
                 begun, steps = time.perf_counter(), self.steps
                 if self._waiting is None:
                     self._collector.collect(self._rollouts[0], self._actor)
@@ -214,17 +234,17 @@ class PPO:
 
     def _share_threads(self) -> int:
         """Tell an LSTM how many threads it may use; returns how many torch may."""
-        config, policy = self.config, self.policy
-        threads = config.torch_threads
-        if threads is None:
-            alone = isinstance(self.vec, Native) and config.mode == "sync"
-            threads = usable_cores() if alone and config.minibatch_size >= LARGE_MINIBATCH else 1
-        if policy.lstm is None:
+        config, lstm = self.config, self.policy.lstm
+        alone = isinstance(self.vec, Native) and config.mode == "sync"
+        threads = usable_cores() if alone and config.minibatch_size >= LARGE_MINIBATCH else 1
+        threads = threads if config.torch_threads is None else config.torch_threads
+        if lstm is None:
             return threads
-        policy.lstm.threads = threads
+        lstm.threads = threads
         # torch's threads wait without sleeping, in the way of the LSTM's own, which has most of the work
         # unless layers come before it.
-        return threads if any(True for _ in policy.encoder.parameters()) else 1
+        layers_before = any(True for _ in self.policy.encoder.parameters())
+        return threads if config.torch_threads is not None or layers_before else 1
 
     # -- learning ----------------------------------------------------------------------------------------
 
@@ -249,13 +269,28 @@ class PPO:
         names = (*losses.Figures._fields, "grad_norm")
         rows = [[float(figure) for figure in row] for row in figures] or [[float("nan")] * len(names)]
         result = dict(zip(names, np.mean(rows, 0).tolist(), strict=True))
+        if figures and not np.isfinite(rows).all():
+            self._complain(experience)
         result["explained_variance"] = losses.explained_variance(experience.values[acts], returns[acts])
         policy.observe(experience.obs[acts].to(policy.device))
         rollout.release()
         self.updates += 1
-        self._learnt += int(experience.acts.sum())
+        self._learnt += experience.transitions
         self._learning_seconds += time.perf_counter() - begun
         return result
+
+    def _complain(self, experience: Experience) -> None:
+        """The loss is not a number: say what may be the reason."""
+        seen, paid = experience.obs, experience.rewards
+        if not np.isfinite(paid).all():
+            why = "rewards are not all finite"
+        elif seen.is_floating_point() and not seen.isfinite().all():
+            why = "observations are not all finite"
+        else:
+            why = "take a smaller learning_rate, and look for NaN or huge numbers in observations and rewards"
+        raise Diverged(
+            f"the loss of update {self.updates + 1}, at {self.steps:,} steps, is not a number: {why}"
+        )
 
     def _targets(self, experience: Experience) -> tuple[Tensor, Tensor]:
         """Advantages of all entries, and the returns that values are to predict."""
@@ -289,6 +324,8 @@ class PPO:
         for chosen in order.tensor_split(max(1, min(self._minibatches, len(order)))):
             if not len(chosen):
                 return  # nobody has acted
+            if axis and not experience.acts[:, chosen].any():
+                continue
             picked: Any = [
                 None if part is None else part.index_select(axis, chosen).to(device) for part in parts
             ]
@@ -308,10 +345,8 @@ class PPO:
             mask=allowed,
             weights=batch.weights,
         )
-        self._flat.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = self._flat.clip_grad_norm(self.config.max_grad_norm)
-        self.optimizer.step()
+        norm = self._flat.step(self.optimizer, self.config.max_grad_norm)
         figures.append((*parts, norm))
         return float(parts.approx_kl)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Any, Literal, Self
 
-from shoal.errors import ArgumentError
+from shoal.errors import ArgumentError, ArgumentTypeError
 from shoal.learn.encoder import ACTIVATIONS
 from shoal.learn.presets import preset_for
 
@@ -73,6 +74,7 @@ class PPOConfig:
     cores; with compiled envs and minibatches of 2048 and more, one for each core."""
 
     def __post_init__(self) -> None:
+        self._check_types()
         for name, low, high in (
             *((name, 1, None) for name in ("total_steps", "num_envs", "horizon", "epochs")),
             *((name, 0, 1) for name in ("gamma", "gae_lambda")),
@@ -90,6 +92,24 @@ class PPOConfig:
             raise ArgumentError(f"mode: expected 'sync', 'overlap' or 'async', got {self.mode!r}")
         if self.activation not in ACTIVATIONS:
             raise ArgumentError(f"activation: expected one of {sorted(ACTIVATIONS)}, got {self.activation!r}")
+
+    def _check_types(self) -> None:
+        """Of numbers, and of widths, which may be any sequence; 1e5 is as good as 100_000."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.type == "int" or (one.type == "int | None" and value is not None):
+                good = isinstance(value, Real) and not isinstance(value, bool) and float(value) % 1 == 0
+                wanted, value = "a whole number", int(value) if good else value
+            elif one.type == "float":
+                good, wanted = isinstance(value, Real) and not isinstance(value, bool), "a number"
+            elif one.name == "hidden":
+                good = isinstance(value, (tuple, list)) and all(isinstance(n, int) and n > 0 for n in value)
+                wanted, value = "widths, such as (64, 64)", tuple(value) if good else value
+            else:
+                continue
+            if not good:
+                raise ArgumentTypeError(f"{one.name}: expected {wanted}, got {value!r}")
+            object.__setattr__(self, one.name, value)
 
     @classmethod
     def for_env(cls, env: str, **settings: Any) -> Self:

@@ -31,7 +31,6 @@ _PENDULUM: dict[str, Any] = {
 PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "num_envs": 16,
-        "backend": "serial",
         "horizon": 64,
         "minibatch_size": 256,
         "learning_rate": 2.5e-3,

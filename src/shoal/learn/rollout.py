@@ -46,6 +46,8 @@ class Experience:
     """Of an LSTM, before the first steps."""
     rows: NDArray[np.int64]
     """Whose columns they are."""
+    transitions: int
+    """Entries that act, those that are left out because their rows wait for the rest included."""
 
     def advantages(
         self, gamma: float, lam: float, rewards: NDArray[np.float32] | None = None
@@ -200,6 +202,7 @@ class Rollout:
             action_masks=None if self._masks is None else torch.from_numpy(pick(self._masks)),
             states=None if self._states is None else self._states[:, chosen],
             rows=self._owner[chosen],
+            transitions=int(pick(self._acts).sum()),
         )
 
     def release(self) -> None:

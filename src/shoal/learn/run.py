@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import torch
 
-from shoal.errors import ArgumentError
+from shoal.errors import ArgumentError, ArgumentTypeError
 from shoal.layout import layout
 from shoal.learn.policy import Policy
 from shoal.learn.ppo import PPO, Update
@@ -45,7 +45,8 @@ class Run:
         ppo: The learner.
         env: As it was asked for.
         env_kwargs: Likewise.
-        checkpoint_seconds: How often all of the learner is saved, beside at the end.
+        checkpoint_seconds: How often all of the learner is saved, beside after the first update and at the
+            end.
     """
 
     def __init__(
@@ -58,22 +59,31 @@ class Run:
         checkpoint_seconds: float = 60.0,
         resumed: bool = False,
     ) -> None:
+        if not isinstance(env, str):
+            raise ArgumentTypeError(
+                "env: expected the name that the run is to be resumed by, such as path/to/file.py:Class, got "
+                f"{env!r}"
+            )
         self.folder, self._ppo, self._env = Path(folder), ppo, {"env": env, "env_kwargs": env_kwargs or {}}
         if resumed:
             self._cut(ppo.updates)
         else:
-            if (self.folder / "config.json").exists():
+            if (self.folder / "checkpoint.pt").exists():
                 raise ArgumentError(
-                    f"{self.folder} holds a run already: choose another folder, or go on with it (--resume)"
+                    f"{self.folder} holds a run already: choose another folder, or go on with it (--resume; "
+                    "in Python shoal.learn.resume)"
                 )
+            # A run that was killed in its first update has saved nothing, and nothing is lost with it.
             self.folder.mkdir(parents=True, exist_ok=True)
+            for left in (self.folder / "metrics.jsonl", *self.folder.glob("events.out.tfevents.*")):
+                left.unlink(missing_ok=True)
         config = {"algorithm": "ppo", **self._env, "config": asdict(ppo.config)}
         config["versions"] = {name: importlib.metadata.version(name) for name in ("shoal", "torch")}
         _write(self.folder / "config.json", json.dumps(config, indent=2).encode())
         self._metrics = (self.folder / "metrics.jsonl").open("a")
         self._board = _tensorboard(self.folder)
         self._last: Update | None = None
-        self._board_due = 0.0
+        self._board_due = self._flush_due = 0.0
         self._checkpoint_seconds, self._saved = checkpoint_seconds, time.monotonic()
         self._saved_updates = ppo.updates if resumed else -1
 
@@ -98,12 +108,15 @@ class Run:
         }
         self._metrics.write(json.dumps(figures) + "\n")
         self._last, now = update, time.monotonic()
+        if now >= self._flush_due:
+            self._metrics.flush()
+            self._flush_due = now + 1
         if now >= self._board_due:
             self._to_board(update)
             # So seldom that it costs a quarter of a percent, however short updates are.
             took = time.monotonic() - now
             self._board_due = now + 400 * took
-        if now - self._saved >= self._checkpoint_seconds:
+        if self._saved_updates < 0 or now - self._saved >= self._checkpoint_seconds:
             self.save()
 
     def _to_board(self, update: Update) -> None:
@@ -215,6 +228,11 @@ def resume(
         encoder: A module like the one it was trained with, if it was one of your own.
     """
     saved = read(run, "checkpoint.pt")
+    done = saved["state"]["collector"]["steps"]
+    if total_steps is not None and total_steps < done:
+        raise ArgumentError(
+            f"total_steps: expected at least the {done:,} steps of the run, got {total_steps:,}"
+        )
     config = PPOConfig.of({**saved["config"], **({"total_steps": total_steps} if total_steps else {})})
     ppo = PPO(saved["env"], config, env_kwargs=saved["env_kwargs"], encoder=encoder)
     try:
@@ -233,7 +251,14 @@ def read(run: str | os.PathLike[str], name: str) -> dict[str, Any]:
     """
     path = Path(run) / name
     if not path.exists():
-        raise ArgumentError(f"{run}: expected the folder of a run, but it has no {name}")
+        why = (
+            "is a file"
+            if Path(run).is_file()
+            else f"has no {name}"
+            if Path(run).exists()
+            else "does not exist"
+        )
+        raise ArgumentError(f"{run}: expected the folder of a run, but it {why}")
     found: dict[str, Any] = torch.load(path, weights_only=False, map_location="cpu")
     return found
 

@@ -1,0 +1,39 @@
+"""Ctrl-C ends training at a moment that can be saved."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from shoal.learn.ppo import PPO
+
+
+@contextmanager
+def stop_on_signals(ppo: PPO) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM stop training after the update under way; a second one interrupts at once.
+
+    Args:
+        ppo: The learner. Only the main thread may call this.
+
+    Example:
+        >>> from shoal.learn import PPO, PPOConfig, stop_on_signals
+        >>> with PPO("shoal/CartPole-v1", PPOConfig(total_steps=4096)) as ppo, stop_on_signals(ppo):
+        ...     ppo.train().stopped
+        False
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def stop(*_: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        ppo.stop()
+
+    try:
+        for number in before:
+            signal.signal(number, stop)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
