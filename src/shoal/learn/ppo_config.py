@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, fields
-from numbers import Real
 from typing import Any, Literal, Self
+
+import numpy as np
 
 from shoal.errors import ArgumentError, ArgumentTypeError
 from shoal.learn.encoder import ACTIVATIONS
@@ -98,10 +99,10 @@ class PPOConfig:
         for one in fields(self):
             value = getattr(self, one.name)
             if one.type == "int" or (one.type == "int | None" and value is not None):
-                good = isinstance(value, Real) and not isinstance(value, bool) and float(value) % 1 == 0
+                good = _is_number(value) and float(value) % 1 == 0
                 wanted, value = "a whole number", int(value) if good else value
             elif one.type == "float":
-                good, wanted = isinstance(value, Real) and not isinstance(value, bool), "a number"
+                good, wanted = _is_number(value), "a number"
             elif one.name == "hidden":
                 good = isinstance(value, (tuple, list)) and all(isinstance(n, int) and n > 0 for n in value)
                 wanted, value = "widths, such as (64, 64)", tuple(value) if good else value
@@ -133,3 +134,7 @@ class PPOConfig:
         if "hidden" in given:
             given["hidden"] = tuple(given["hidden"])
         return cls(**given)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)

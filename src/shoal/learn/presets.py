@@ -51,12 +51,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "minigrid-doorkey-5x5": {
         "total_steps": 200_000,
-        "num_envs": 32,
-        "horizon": 64,
+        "num_envs": 16,
+        "horizon": 128,
         "minibatch_size": 256,
         "learning_rate": 1e-3,
-        "entropy": 0.01,
-        "epochs": 4,
+        "entropy": 0.003,
+        "epochs": 8,
     },
     "atari-*": _ATARI,
 }
