@@ -48,7 +48,7 @@ NEED_THE_CORE = {
     "shoal.envs.snake",
     "shoal.native.env",
     "shoal.cli._panel",
-    *(f"shoal.learn.{name}" for name in ["evaluate", "policy", "ppo"]),
+    *(f"shoal.learn.{name}" for name in ["evaluate", "policy", "ppo", "stopping"]),
     *(
         f"shoal.vector.{name}"
         for name in [
