@@ -103,6 +103,13 @@ def last_frame(history, width=100, height=30):
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frame).rstrip("\n").split("\n")
 
 
+def test_a_run_that_is_resumed_shows_what_was_before():
+    screen = Screen()
+    with Panel(TITLE, a_terminal(screen), history=some(50)) as panel:
+        panel(an_update(51))
+    assert "└ 1,024 ─" in screen.getvalue()
+
+
 def braille(lines):
     return [line for line in lines if any("\u2800" < character <= "\u28ff" for character in line)]
 

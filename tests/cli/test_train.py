@@ -86,6 +86,10 @@ def test_a_signal_saves_and_resume_goes_on_bit_for_bit(tmp_path, number):
             ["train", "ppo", "--env", "CartPole-v1", "--env-kwargs", "[]"],
             "--env-kwargs: expected a JSON object",
         ),
+        (
+            ["train", "ppo", "--env", "CartPole-v1", "--env-kwargs", '{"gravity": 1}'],
+            "shoal: --env-kwargs: CartPoleEnv.__init__() got an unexpected keyword argument 'gravity'",
+        ),
         (["train", "ppo", "--env", "CartPol-v1"], "CartPole-v1"),
         (["train", "ppo", "--resume"], "--resume: expected --run-dir"),
         (
@@ -104,6 +108,7 @@ def test_mistakes(args, message, tmp_path, monkeypatch):
     done = shoal(*args)
     assert done.returncode == 2
     assert message in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -59,6 +59,7 @@ def test_truncation_bootstraps(normalize_returns):
     config = PPOConfig(
         total_steps=100_000,
         num_envs=32,
+        horizon=32,
         gamma=0.98,
         learning_rate=2e-2 if not normalize_returns else 5e-3,
         max_grad_norm=100.0,
@@ -435,6 +436,20 @@ def test_what_a_policy_is_given_is_checked():
             call(obs, state=policy.initial_state(2))
         with pytest.raises(ArgumentError, match=r"expected policy.initial_state\(3\).* got None"):
             call(obs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "horizon"),
+    [({}, 32), ({"num_envs": 8}, 256), ({"num_envs": 3}, 683), ({"num_envs": 2, "lstm": True}, 512)],
+)
+def test_by_default_a_rollout_is_long_enough_for_its_minibatches(settings, horizon):
+    updates = []
+    with PPO("shoal/CartPole-v1", PPOConfig(total_steps=1, epochs=1, **settings)) as ppo:
+        ppo.train(updates.append)
+        rows = ppo.vec.num_rows
+    # A step in which an env is reset is no transition.
+    assert len(updates) == 1
+    assert horizon * rows - updates[0].episodes <= updates[0].steps <= horizon * rows
 
 
 def test_minibatches_must_fit():

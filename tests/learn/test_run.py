@@ -91,6 +91,7 @@ def test_what_a_run_writes(tmp_path):
 
     with PPO("shoal/CartPole-v1", config()) as ppo, Run(tmp_path, ppo, "shoal/CartPole-v1") as run:
         result = ppo.train(run)
+        told = run.history()
     assert (tmp_path / "policy.pt").exists()
     asked = json.loads((tmp_path / "config.json").read_text())
     assert (asked["algorithm"], asked["env"], asked["config"]["horizon"]) == ("ppo", "shoal/CartPole-v1", 16)
@@ -98,6 +99,9 @@ def test_what_a_run_writes(tmp_path):
     assert [line["updates"] for line in lines] == list(range(1, result.updates + 1))
     assert lines[-1]["steps"] == result.steps
     assert lines[-1]["mean_return"] == pytest.approx(result.mean_return)
+    assert [update.steps for update in told] == [line["steps"] for line in lines]
+    assert told[-1].mean_return == pytest.approx(result.mean_return)
+    assert told[-1].losses["entropy"] == lines[-1]["entropy"]
     board = EventAccumulator(str(tmp_path))
     board.Reload()
     names = set(board.Tags()["scalars"])

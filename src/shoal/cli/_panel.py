@@ -57,6 +57,7 @@ class Panel:
     Args:
         title: What is trained, how, and where it is saved.
         console: Where to draw; by default stdout.
+        history: Updates before this, of a run that is resumed.
         every: Seconds from one line to the next, where there is no terminal.
         clock: Tells seconds.
 
@@ -75,6 +76,7 @@ class Panel:
         title: str,
         console: Console | None = None,
         *,
+        history: Iterable[Update] = (),
         every: float = 1.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -84,6 +86,8 @@ class Panel:
         self._draws = console.is_interactive and console.encoding.startswith("utf")
         self._pause = FRAME_SECONDS if self._draws else every
         self._history: list[Update] = []
+        for update in history:
+            self._keep(update)
         self._is_shown = True
         self._next = -math.inf
         self._live: Live | None = None
@@ -106,13 +110,16 @@ class Panel:
 
     def __call__(self, update: Update) -> None:
         """Take in an update, and show it unless it is too soon."""
-        self._history.append(update)
+        self._keep(update)
         self._is_shown = False
+        if self._clock() >= self._next:
+            self._show()
+
+    def _keep(self, update: Update) -> None:
+        self._history.append(update)
         if len(self._history) > MOST_KEPT:
             # The first one, which entropy is compared with, and the latest stay; between them every other.
             del self._history[1 : -5 * LONG : 2]
-        if self._clock() >= self._next:
-            self._show()
 
     def _show(self) -> None:
         begun = self._clock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -91,6 +92,7 @@ def record(
     from shoal.learn.evaluate import evaluate
     from shoal.vector import make
 
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # or SDL complains where there is no screen
     frames: list[np.ndarray[Any, Any]] = []
 
     def look(vec: VectorEnv) -> None:

@@ -68,7 +68,12 @@ class TrainPPO:
                     print("shoal: its envs could not be saved, so new episodes begin", file=sys.stderr)
             else:
                 env, kwargs, folder = self._checked()
-                ppo = PPO(env, self.config, env_kwargs=kwargs)
+                try:
+                    ppo = PPO(env, self.config, env_kwargs=kwargs)
+                except TypeError as error:
+                    if not kwargs or "unexpected keyword argument" not in str(error):
+                        raise
+                    raise ArgumentError(f"--env-kwargs: {error}") from error
             stack.enter_context(ppo)
             run = stack.enter_context(
                 Run(
@@ -82,7 +87,7 @@ class TrainPPO:
             )
             if not self.resume and (name := preset_for(env)[0]):
                 print(f"preset: {name}")
-            with Panel(f"PPO on {env}, {folder}") as panel, stop_on_signals(ppo):
+            with Panel(f"PPO on {env}, {folder}", history=run.history()) as panel, stop_on_signals(ppo):
                 result = train(ppo, run, panel)
             saved = run.save()
         self._say(result, folder, saved)

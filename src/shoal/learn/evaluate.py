@@ -85,17 +85,21 @@ def evaluate(
     if not isinstance(env, VectorEnv):
         envs = min(episodes, MOST_ENVS)
         with make(env, envs, env_kwargs=env_kwargs, flat=True, num_workers=1) as vec:
-            return evaluate(
-                policy,
-                vec,
-                episodes,
-                deterministic=deterministic,
-                seed=seed,
-                max_steps=max_steps,
-                on_step=on_step,
-            )
+            return _play(policy, vec, episodes, deterministic, seed, max_steps, on_step)
     if env.batch_size < env.num_envs:
         raise ArgumentError("env: expected a vec that hands out all rows at a time, got an asynchronous one")
+    return _play(policy, env, episodes, deterministic, seed, max_steps, on_step)
+
+
+def _play(
+    policy: Policy,
+    env: VectorEnv,
+    episodes: int,
+    deterministic: bool,
+    seed: int,
+    max_steps: int,
+    on_step: Callable[[VectorEnv], None] | None,
+) -> Evaluation:
     rows = env.num_rows
     quota = np.full(rows, episodes // rows)
     quota[: episodes % rows] += 1

@@ -28,7 +28,7 @@ class LSTM(nn.Module):
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
         self.width, self.threads = width, 1
-        self._spare: list[Tensor] = []  # memory of a pass that is over; the next is spared asking the system
+        self._spare: list[Tensor] = []  # memory of a pass that is over: the next need not ask the system
         # From a state, an input and a 1 to four gates: what enters, what stays, its content, what leaves.
         self.weights = nn.Parameter(torch.zeros(width + inputs + 1, 4 * width))
         with torch.no_grad():
@@ -56,8 +56,13 @@ class LSTM(nn.Module):
         state = state.detach()
         if not in_core:
             return _by_torch(inputs, starts, state, self.weights)
-        spare = self._spare if torch.is_grad_enabled() else None
-        outputs, after = _InCore.apply(inputs, starts, state, self.weights, self.threads, spare)  # type: ignore[no-untyped-call]
+        if not torch.is_grad_enabled():
+            outputs, after, memory, _ = _forward(
+                inputs, starts, state, self.weights, self.threads, self._spare
+            )
+            self._spare[:] = [memory]
+            return outputs, after
+        outputs, after = _InCore.apply(inputs, starts, state, self.weights, self.threads, self._spare)  # type: ignore[no-untyped-call]
         return outputs, after
 
 
@@ -73,6 +78,31 @@ def _by_torch(inputs: Tensor, starts: Tensor, state: Tensor, weights: Tensor) ->
     return torch.stack(outputs), torch.stack([seen, kept]).detach()
 
 
+def _forward(
+    inputs: Tensor, starts: Tensor, state: Tensor, weights: Tensor, threads: int, spare: list[Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Any]:
+    """In the core: outputs, the state after them, the memory that it was done in, and what is there."""
+    from shoal._core._native import lstm_forward
+
+    (steps, rows, _), width = inputs.shape, state.shape[-1]
+    after = state.clone(memory_format=torch.contiguous_format)
+    outputs = inputs.new_empty(steps, rows, width)
+    widths = 4 * width, len(weights), width
+    size = steps * rows * sum(widths)
+    try:
+        memory = spare.pop()
+    except IndexError:  # none yet, or another thread has it
+        memory = inputs.new_empty(size)
+    if len(memory) < size:
+        memory = inputs.new_empty(size)
+    parts = torch.split(memory[:size], [steps * rows * n for n in widths])
+    gates, factors, cells = (part.view(steps, rows, n).numpy() for part, n in zip(parts, widths, strict=True))
+    arrays = starts.contiguous().numpy(), weights.detach().numpy(), gates, factors, cells
+    given = inputs.detach().contiguous().numpy()
+    lstm_forward(given, *arrays, outputs.numpy(), after.numpy(), threads)
+    return outputs, after, memory, arrays
+
+
 class _InCore(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -82,26 +112,10 @@ class _InCore(torch.autograd.Function):
         state: Tensor,
         weights: Tensor,
         threads: int,
-        spare: list[Tensor] | None,
+        spare: list[Tensor],
     ) -> tuple[Tensor, Tensor]:
-        from shoal._core._native import lstm_forward
-
-        (steps, rows, _), width = inputs.shape, state.shape[-1]
-        after = state.clone(memory_format=torch.contiguous_format)
-        outputs = inputs.new_empty(steps, rows, width)
-        widths = 4 * width, len(weights), width
-        size = steps * rows * sum(widths)
-        memory = spare.pop() if spare else inputs.new_empty(size)
-        if len(memory) < size:
-            memory = inputs.new_empty(size)
-        parts = torch.split(memory[:size], [steps * rows * n for n in widths])
-        gates, factors, cells = (
-            part.view(steps, rows, n).numpy() for part, n in zip(parts, widths, strict=True)
-        )
-        arrays = starts.contiguous().numpy(), weights.detach().numpy(), gates, factors, cells
-        given = inputs.detach().contiguous().numpy()
-        lstm_forward(given, *arrays, outputs.numpy(), after.numpy(), threads)
-        ctx.arrays, ctx.memory, ctx.spare, ctx.threads = arrays, memory, spare, threads
+        outputs, after, ctx.memory, ctx.arrays = _forward(inputs, starts, state, weights, threads, spare)
+        ctx.spare, ctx.threads = spare, threads
         ctx.save_for_backward(weights)
         ctx.mark_non_differentiable(after)
         return outputs, after

@@ -30,11 +30,9 @@ from shoal.learn.moments import Moments
 from shoal.learn.policy import Policy
 from shoal.learn.ppo_config import PPOConfig
 from shoal.learn.rollout import Experience, Rollout, discounted_sums
-from shoal.vector import Native, make
-from shoal.vector._cores import usable_cores
+from shoal.learn.threads import share_threads
+from shoal.vector import make
 from shoal.vector.base import VectorEnv
-
-LARGE_MINIBATCH = 2048  # which threads can share
 
 
 @dataclass(frozen=True)
@@ -112,16 +110,17 @@ class PPO:
 
     def _prepare(self, vec: VectorEnv, encoder: nn.Module | None) -> None:
         config, rows = self.config, vec.num_rows
-        samples = rows * config.horizon
+        horizon = config.horizon_of(rows)
+        samples = rows * horizon
         if config.minibatch_size > samples:
             raise ArgumentError(
                 f"minibatch_size: expected at most {samples}, {rows} rows times a horizon of "
-                f"{config.horizon}, got {config.minibatch_size}. Take a longer horizon, more envs or smaller "
+                f"{horizon}, got {config.minibatch_size}. Take a longer horizon, more envs or smaller "
                 "minibatches"
             )
-        if config.lstm and config.minibatch_size < config.horizon:
+        if config.lstm and config.minibatch_size < horizon:
             raise ArgumentError(
-                f"minibatch_size: expected at least the horizon with lstm=True, {config.horizon}, because "
+                f"minibatch_size: expected at least the horizon with lstm=True, {horizon}, because "
                 f"whole columns are learnt from, got {config.minibatch_size}"
             )
         try:
@@ -148,7 +147,7 @@ class PPO:
         self._minibatches = max(1, round(samples / config.minibatch_size))
         self._terms = losses.Terms(config.clip, config.clip_value, config.entropy, config.value_weight)
         self._random = torch.Generator().manual_seed(config.seed + 1)  # of the order of minibatches
-        self._collector = Collector(vec, self.policy, config.horizon, config.seed)
+        self._collector = Collector(vec, self.policy, horizon, config.seed)
         self._rollouts: list[Rollout] = []
         self._waiting: int | None = None
         self._return_moments, self._return_sums = Moments(1), np.zeros(rows, np.float32)
@@ -181,7 +180,8 @@ class PPO:
             on_update: Called after each update.
         """
         before = torch.get_num_threads()
-        torch.set_num_threads(self._share_threads())
+        threads = share_threads(self.policy, self.vec, self.config)
+        torch.set_num_threads(threads.acting)
         stops = False
         try:
             if not self._rollouts:
@@ -192,7 +192,9 @@ class PPO:
                 while self.steps < self.config.total_steps and not self._stops:
                     begun, steps = time.perf_counter(), self.steps
                     self._collector.collect(self._rollouts[0], self.policy)
+                    torch.set_num_threads(threads.learning)
                     figures = self._learn(self._rollouts[0])
+                    torch.set_num_threads(threads.acting)
                     self._tell(on_update, begun, steps, figures)
             stops = self._stops
         finally:
@@ -231,20 +233,6 @@ class PPO:
                 self._waiting = making
                 self._actor.load_state_dict(self.policy.state_dict())
                 self._tell(on_update, begun, steps, figures)
-
-    def _share_threads(self) -> int:
-        """Tell an LSTM how many threads it may use; returns how many torch may."""
-        config, lstm = self.config, self.policy.lstm
-        alone = isinstance(self.vec, Native) and config.mode == "sync"
-        threads = usable_cores() if alone and config.minibatch_size >= LARGE_MINIBATCH else 1
-        threads = threads if config.torch_threads is None else config.torch_threads
-        if lstm is None:
-            return threads
-        lstm.threads = threads
-        # torch's threads wait without sleeping, in the way of the LSTM's own, which has most of the work
-        # unless layers come before it.
-        layers_before = any(True for _ in self.policy.encoder.parameters())
-        return threads if config.torch_threads is not None or layers_before else 1
 
     # -- learning ----------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
@@ -31,8 +32,8 @@ class PPOConfig:
     mode: Literal["sync", "overlap", "async"] = "sync"
     """sync: step, then learn. overlap: learn from one rollout while the policy before makes the next; it
     reproduces itself. async: rows are taken as they arrive, so that nobody waits for the slowest env."""
-    horizon: int = 32
-    """Steps of each row in a rollout."""
+    horizon: int | None = None
+    """Steps of each row in a rollout; by default as many as make four minibatches, and at least 32."""
     epochs: int = 8
     """Passes over each rollout."""
     minibatch_size: int = 512
@@ -71,8 +72,8 @@ class PPOConfig:
     device: str = "cpu"
     """Where to learn."""
     torch_threads: int | None = None
-    """Threads of torch. By default 1, because they slow each other down where other processes need the
-    cores; with compiled envs and minibatches of 2048 and more, one for each core."""
+    """Threads of torch. By default one for each core where a batch is worth sharing and nobody else needs the
+    cores, and else 1."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -82,13 +83,15 @@ class PPOConfig:
             *((name, 0, None) for name in ("learning_rate", "clip", "clip_value", "entropy", "value_weight")),
             *((name, 0, None) for name in ("max_grad_norm", "target_kl")),
             ("minibatch_size", 2, None),
+            ("torch_threads", 1, None),
+            ("num_workers", 1, None),
         ):
             value = getattr(self, name)
+            if value is None:
+                continue
             if not value >= low or (high is not None and value > high):
                 most = "" if high is None else f" and at most {high}"
                 raise ArgumentError(f"{name}: expected at least {low}{most}, got {value!r}")
-        if self.torch_threads is not None and self.torch_threads < 1:
-            raise ArgumentError(f"torch_threads: expected at least 1, got {self.torch_threads}")
         if self.mode not in ("sync", "overlap", "async"):
             raise ArgumentError(f"mode: expected 'sync', 'overlap' or 'async', got {self.mode!r}")
         if self.activation not in ACTIVATIONS:
@@ -111,6 +114,13 @@ class PPOConfig:
             if not good:
                 raise ArgumentTypeError(f"{one.name}: expected {wanted}, got {value!r}")
             object.__setattr__(self, one.name, value)
+
+    def horizon_of(self, rows: int) -> int:
+        """The horizon with so many rows."""
+        if self.horizon is not None:
+            return self.horizon
+        enough = max(32, math.ceil(4 * self.minibatch_size / rows))
+        return min(enough, self.minibatch_size) if self.lstm else enough  # whole columns make minibatches
 
     @classmethod
     def for_env(cls, env: str, **settings: Any) -> Self:

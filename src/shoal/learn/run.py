@@ -93,6 +93,19 @@ class Run:
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         _write(path, "".join(line for line in lines if json.loads(line)["updates"] <= updates).encode())
 
+    def history(self) -> list[Update]:
+        """The updates that it has written down, those before a resume included."""
+        self._metrics.flush()
+        return [
+            self._update(json.loads(line))
+            for line in (self.folder / "metrics.jsonl").read_text().splitlines()
+        ]
+
+    def _update(self, figures: dict[str, Any]) -> Update:
+        known = {name: math.nan if value is None else value for name, value in figures.items()}
+        losses = {name: known.pop(name) for name in SCALARS if name in known}
+        return Update(total_steps=self._ppo.config.total_steps, losses=losses, **known)
+
     def __call__(self, update: Update) -> None:
         """Write down how it stands."""
         figures = {
