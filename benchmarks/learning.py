@@ -4,10 +4,12 @@ rate      sample passes/s (steps x epochs) on the compiled CartPole, MLP and LST
 zoo       steps/s with the RL zoo's settings on Python's CartPole, beside Stable-Baselines3
 solve     seconds to a mean return of 475 over the last 20 episodes, beside Stable-Baselines3
 watch     the share of the time that the run's folder and the panel take, with the compiled CartPole
-score     mean returns after a number of steps: CartPole, without velocities, Pendulum, DoorKey, LunarLander
+score     mean returns after a number of steps, of CartPole and others (--envs)
+atari     steps/s of training on Pong with CleanRL's settings, beside its own script if you have it
 
 .venv/bin/python benchmarks/learning.py rate zoo solve
 .venv/bin/python benchmarks/learning.py score --envs cartpole pendulum --seeds 5
+.venv/bin/python benchmarks/learning.py atari --cleanrl path/to/cleanrl/ppo_atari.py --seeds 3
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import re
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from functools import partial
@@ -239,6 +244,7 @@ TASKS: dict[str, tuple[Any, dict[str, Any]]] = {
     "pendulum": ("Pendulum-v1", {}),
     "doorkey": ("minigrid-doorkey-5x5", {}),
     "lunarlander": ("LunarLander-v3", {}),
+    "pong": ("atari-pong", {"total_steps": 1_000_000, "learning_rate": 5e-4}),
 }
 
 
@@ -259,16 +265,48 @@ def score(names: list[str], seeds: int) -> None:
         )
 
 
+# -- Atari ---------------------------------------------------------------------------------------------------
+
+
+def atari_rate(steps: int) -> float:
+    rates: list[float] = []
+    with PPO("atari-pong", PPOConfig.for_env("atari-pong", total_steps=steps)) as ppo:
+        ppo.train(lambda update: rates.append(update.steps_per_second))
+    return statistics.median(rates)
+
+
+def cleanrl_rate(script: str, steps: int) -> float:
+    """What it says last, of all its steps: nothing in it takes long only once."""
+    command = [sys.executable, script, "--env-id", "PongNoFrameskip-v4", "--total-timesteps", str(steps)]
+    done = subprocess.run([*command, "--no-cuda"], capture_output=True, text=True, check=True)
+    return float(re.findall(r"SPS: (\d+)", done.stdout)[-1])
+
+
+def atari(rounds: int, script: str, steps: int = 10_240) -> None:
+    ours, theirs = [], []
+    for _ in range(rounds):
+        ours.append(atari_rate(steps))
+        if script:
+            theirs.append(cleanrl_rate(script, steps))
+    print(f"Pong: shoal {median(ours)} steps/s")
+    if theirs:
+        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+        print(f"Pong: CleanRL {median(theirs)} steps/s; shoal is {median(ratios)} times as fast")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="+", choices=["rate", "zoo", "solve", "watch", "score"])
+    parser.add_argument("what", nargs="+", choices=["rate", "zoo", "solve", "watch", "score", "atari"])
     parser.add_argument("--envs", nargs="+", choices=list(TASKS), default=["compiled"])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--cleanrl", default="", metavar="FILE", help="its ppo_atari.py")
     given = parser.parse_args()
     for what in given.what:
         if what == "score":
             score(given.envs, given.seeds)
+        elif what == "atari":
+            atari(given.seeds, given.cleanrl)
         else:
             partial({"rate": rate, "zoo": zoo, "solve": solve, "watch": watch}[what], given.seeds)()

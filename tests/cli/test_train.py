@@ -31,6 +31,8 @@ def test_a_run_from_training_to_its_replay(tmp_path):
     assert done.returncode == 0, done.stderr
     assert f"preset: {COMPILED}" in done.stdout
     assert f"run: {run}" in done.stdout
+    assert f"learning curve: {run / 'curve.png'}" in done.stdout
+    assert (run / "curve.png").stat().st_size > 5000
     assert json.loads((run / "config.json").read_text())["config"]["seed"] == 3
     assert len((run / "metrics.jsonl").read_text().splitlines()) > 10
     played = shoal("eval", run, "--episodes", "7", "--json", "--replay", tmp_path / "replay.gif")

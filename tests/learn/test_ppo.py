@@ -243,6 +243,27 @@ def test_actions_that_are_not_allowed_are_never_taken(env, lstm):
         evaluate(ppo.policy, vec, 10, deterministic=False)
 
 
+class GameOver(gymnasium.Env):
+    """Choices of different sizes, and at the end of an episode nothing is allowed."""
+
+    observation_space = Dict({"action_mask": Box(0, 1, (7,), np.int8)})
+    action_space = gymnasium.spaces.MultiDiscrete([2, 5])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return {"action_mask": np.ones(7, np.int8)}, {}
+
+    def step(self, action):
+        over = self.np_random.random() < 0.2
+        return {"action_mask": np.full(7, not over, np.int8)}, 1.0, over, False, {}
+
+
+@pytest.mark.parametrize("lstm", [False, True])
+def test_where_nothing_is_allowed_nothing_unheard_of_is_drawn(lstm):
+    with shoal.Serial(GameOver, 8, flat=True) as vec, PPO(vec, quick(lstm=lstm)) as ppo:
+        assert ppo.train().steps >= 1000
+
+
 def test_a_mask_of_another_size_is_refused():
     class Wrong(MaskedInside):
         action_space = Discrete(5)
@@ -298,19 +319,21 @@ class Broken(gymnasium.Env):
         return np.zeros(2, np.float32), {}
 
     def step(self, action):
-        seen = np.full(2, np.nan if self.what == "observations" else 1, np.float32)
+        seen = np.full(2, {"observations": np.nan, "infinite": np.inf}.get(self.what, 1), np.float32)
         return seen, float("nan") if self.what == "rewards" else 1.0, self.np_random.random() < 0.1, False, {}
 
 
 @pytest.mark.filterwarnings("ignore:observation of env:UserWarning")
-@pytest.mark.parametrize("what", ["observations", "rewards"])
+@pytest.mark.parametrize("what", ["observations", "rewards", "infinite"])
 def test_what_is_not_a_number_is_said_and_ends_training(what):
-    with (
-        shoal.Serial(lambda: Broken(what), 8) as vec,
-        PPO(vec, quick()) as ppo,
-        pytest.raises(Diverged, match=f"update 1, at .* is not a number: {what} are not all finite"),
-    ):
-        ppo.train()
+    blamed = "rewards" if what == "rewards" else "observations"
+    with shoal.Serial(lambda: Broken(what), 8) as vec, PPO(vec, quick()) as ppo:
+        with pytest.raises(
+            Diverged, match=f"update 1, at .* no numbers to go on with: {blamed} are not all finite"
+        ):
+            ppo.train()
+        if what == "infinite":  # they are cut off, so that the loss is a number
+            assert ppo.policy.encoder.moments.mean.isfinite().all()
 
 
 def test_a_stop_ends_with_its_training():
@@ -393,6 +416,8 @@ def test_integers_of_a_structured_action_keep_their_bounds():
         ({"learning_rate": "1e-3"}, "learning_rate: expected a number, got '1e-3'"),
         ({"num_envs": 8.5}, "num_envs: expected a whole number, got 8.5"),
         ({"horizon": True}, "horizon: expected a whole number, got True"),
+        ({"lstm": "no"}, "lstm: expected True or False, got 'no'"),
+        ({"seed": -1}, "seed: expected at least 0 and at most .*, got -1"),
         ({"total_steps": float("inf")}, "total_steps: expected a whole number, got inf"),
         ({"hidden": 64}, r"hidden: expected widths, such as \(64, 64\), got 64"),
     ],
@@ -411,7 +436,8 @@ def test_a_misspelt_key_is_an_error():
 
 
 def test_a_number_may_be_written_as_one_likes():
-    config = PPOConfig(total_steps=1e5, hidden=[32], num_envs=np.int64(4))
+    config = PPOConfig(total_steps=1e5, hidden=[32], num_envs=np.int64(4), gamma=np.float32(0.5))
+    assert type(config.gamma) is float
     assert (config.total_steps, config.hidden, config.num_envs) == (100_000, (32,), 4)
     assert type(config.total_steps) is type(config.num_envs) is int
 

@@ -53,6 +53,67 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path, mode, lstm, env):
     assert found.mean_return == expected.mean_return
 
 
+def interrupted(folder, env, **settings):
+    """A run that stopped after five updates; returns its learner."""
+    name = env if isinstance(env, str) else "CartPole-v1"
+    with PPO(env, config(**settings)) as ppo, Run(folder, ppo, name) as run:
+        ppo.train(lambda update: (run(update), update.updates == 5 and ppo.stop()))
+    return ppo
+
+
+def test_a_run_goes_on_exactly_on_another_number_of_cores(tmp_path, monkeypatch):
+    ppo = interrupted(tmp_path, "CartPole-v1", num_workers=3)
+    monkeypatch.setattr("shoal.vector.making.usable_cores", lambda: 1)
+    with (found := resume(tmp_path)).ppo as again:
+        assert found.exact
+        assert again.vec.num_workers == 3
+        assert again.threads == ppo.threads
+
+
+def test_a_run_goes_on_with_new_episodes_if_its_vec_was_another(tmp_path):
+    with shoal.Multiprocessing(
+        lambda: gymnasium.make("CartPole-v1"), 8, num_workers=2, flat=True, episode_stats=True
+    ) as vec:
+        ppo = interrupted(tmp_path, vec)
+        saved = torch.load(tmp_path / "checkpoint.pt", weights_only=False)
+        saved["config"]["num_workers"] = 1
+        torch.save(saved, tmp_path / "checkpoint.pt")
+    with (found := resume(tmp_path)).ppo as again:
+        assert not found.exact
+        assert same(weights(again), weights(ppo))
+        assert again.train().steps >= 3000
+
+
+def test_the_state_of_a_learner_stays_as_it_was(tmp_path):
+    with PPO("shoal/CartPole-v1", config()) as ppo:
+        ppo.train(lambda update: update.updates == 5 and ppo.stop())
+        state, before = ppo.state_dict(), weights(ppo)
+        expected = ppo.train()
+        assert same(before, state["policy"])
+        assert not same(before, weights(ppo))
+    with PPO("shoal/CartPole-v1", config()) as again:
+        again.load_state_dict(state)
+        assert again.train().mean_return == expected.mean_return
+        assert same(weights(again), weights(ppo))
+
+
+class Talkative(gymnasium.Wrapper):
+    """Has infos that cannot be copied."""
+
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+
+    def step(self, action):
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, {"held": threading.Lock()}
+
+
+def test_infos_are_nobodys_business(tmp_path):
+    with shoal.Serial(Talkative, 8, flat=True) as vec:
+        interrupted(tmp_path, vec)
+    assert (tmp_path / "checkpoint.pt").exists()
+
+
 class Unpicklable(gymnasium.Env):
     """Holds something that cannot be saved."""
 
@@ -141,6 +202,16 @@ def test_a_run_that_was_killed_has_no_update_twice(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["updates"] for line in lines] == list(range(1, ppo.updates + 1))
     assert json.loads((tmp_path / "config.json").read_text())["config"]["total_steps"] == 4000
+
+
+def test_a_line_that_was_cut_off_is_left_out(tmp_path):
+    interrupted(tmp_path, "shoal/CartPole-v1")
+    metrics = tmp_path / "metrics.jsonl"
+    whole = metrics.read_text()
+    metrics.write_text(whole + '{"steps": 12')
+    with (found := resume(tmp_path)).ppo as ppo, Run(tmp_path, ppo, found.env, resumed=True) as run:
+        assert metrics.read_text() == whole
+        assert len(run.history()) == 5
 
 
 def test_a_folder_holds_one_run(tmp_path):

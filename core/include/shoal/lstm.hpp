@@ -47,7 +47,8 @@ SHOAL_INLINE float quick_tanh(float x) { return 2.0f * quick_sigmoid(2.0f * x) -
 class Lstm {
    public:
     static constexpr std::size_t panel = 16;    // columns that are computed together; widths are multiples of it
-    static constexpr std::size_t largest = 12;  // rows that go through together at most
+    static constexpr std::size_t largest = 12;  // rows that go forwards together at most
+    static constexpr std::size_t bunch = 36;    // and backwards: the gradient by weights is fetched once for all of them
 
     std::size_t steps, rows, inputs, width;
     const bool* starts;    // [steps, rows]: an episode begins there, and what was before it is forgotten
@@ -71,9 +72,9 @@ class Lstm {
     void backward(const float* to_outputs, float* to_weights) const {
         const std::vector<float> packed = panels_back();
         const std::size_t size = depth() * 4 * width;
-        std::vector<float> sums(slices() * size), carried(slices() * 2 * largest * width);
+        std::vector<float> sums(slices() * size), carried(slices() * 2 * bunch * width);
         in_slices([&](std::size_t slice, std::size_t first, std::size_t last) {
-            run_backward(first, last, packed.data(), to_outputs, carried.data() + slice * 2 * largest * width,
+            run_backward(first, last, packed.data(), to_outputs, carried.data() + slice * 2 * bunch * width,
                          sums.data() + slice * size);
         });
         std::fill(to_weights, to_weights + size, 0.0f);
@@ -154,15 +155,23 @@ class Lstm {
         }
     };
 
-    // out[count, breadth] = left[count, deep] @ packed
+    // out[n, breadth] = left[n, deep] @ packed. A panel serves all rows while it is in the nearest cache.
     template <typename Tile>
-    static SHOAL_INLINE void multiply(const float* left, std::size_t deep, const float* packed, std::size_t breadth,
-                                      float* out) {
-        for (std::size_t first = 0; first < breadth; first += panel) {
+    static SHOAL_INLINE void multiply(std::size_t n, const float* left, std::size_t deep, const float* packed,
+                                      std::size_t breadth, float* out) {
+        for (std::size_t first = 0; first < breadth; first += panel, packed += deep * panel)
+            multiply_panel<Tile>(n, left, deep, packed, breadth, out + first);
+    }
+
+    template <typename Tile>
+    static SHOAL_INLINE void multiply_panel(std::size_t n, const float* left, std::size_t deep, const float* packed,
+                                            std::size_t breadth, float* out) {
+        for (; n >= Tile::count; n -= Tile::count, left += Tile::count * deep, out += Tile::count * breadth) {
             Tile tile;
-            for (std::size_t k = 0; k < deep; ++k, packed += panel) tile.add(left + k, deep, packed);
-            tile.store(out + first, breadth);
+            for (std::size_t k = 0; k < deep; ++k) tile.add(left + k, deep, packed + k * panel);
+            tile.store(out, breadth);
         }
+        if constexpr (Tile::count > 1) multiply_panel<typename Tile::Smaller>(n, left, deep, packed, breadth, out);
     }
 
     static SHOAL_INLINE void squash(std::size_t n, float* __restrict gate, const float* __restrict cell,
@@ -213,7 +222,7 @@ class Lstm {
                 factor[width + inputs] = 1;
             }
             float* gate = gates + entry * 4 * width;
-            multiply<Tile>(factors + entry * depth(), depth(), packed, 4 * width, gate);
+            multiply<Tile>(Tile::count, factors + entry * depth(), depth(), packed, 4 * width, gate);
             for (std::size_t r = 0; r < Tile::count; ++r)
                 squash(width, gate + r * 4 * width, cells + (entry + r) * width, seen + r * width, kept + r * width);
             std::copy_n(seen, Tile::count * width, outputs + entry * width);
@@ -221,18 +230,18 @@ class Lstm {
     }
 
     template <typename Tile>
-    SHOAL_INLINE void tile_backward(std::size_t row, const float* packed, const float* to_outputs, float* carried,
-                                    float* to_weights) const {
-        float *to_state = carried, *to_cell = carried + Tile::count * width;
-        std::fill(carried, carried + 2 * Tile::count * width, 0.0f);
+    SHOAL_INLINE void bunch_backward(std::size_t row, std::size_t n, const float* packed, const float* to_outputs,
+                                     float* carried, float* to_weights) const {
+        float *to_state = carried, *to_cell = carried + n * width;
+        std::fill(carried, carried + 2 * n * width, 0.0f);
         for (std::size_t step = steps; step-- > 0;) {
             const std::size_t entry = step * rows + row;
             float* gate = gates + entry * 4 * width;
-            for (std::size_t r = 0; r < Tile::count; ++r)
+            for (std::size_t r = 0; r < n; ++r)
                 unsquash(width, gate + r * 4 * width, cells + (entry + r) * width, begins(step + 1, row + r) ? 0.0f : 1.0f,
                          to_outputs + (entry + r) * width, to_state + r * width, to_cell + r * width);
-            multiply<Tile>(gate, 4 * width, packed, width, to_state);
-            add_tiles<Tile>(0, Tile::count, factors + entry * depth(), gate, to_weights);
+            multiply<Tile>(n, gate, 4 * width, packed, width, to_state);
+            add_tiles<Tile>(0, n, factors + entry * depth(), gate, to_weights);
         }
     }
 
@@ -258,12 +267,10 @@ class Lstm {
     }
 
     template <typename Tile>
-    SHOAL_INLINE void tiles_backward(std::size_t row, std::size_t last, const float* packed, const float* to_outputs,
-                                     float* carried, float* to_weights) const {
-        for (; row + Tile::count <= last; row += Tile::count)
-            tile_backward<Tile>(row, packed, to_outputs, carried, to_weights);
-        if constexpr (Tile::count > 1)
-            tiles_backward<typename Tile::Smaller>(row, last, packed, to_outputs, carried, to_weights);
+    SHOAL_INLINE void bunches_backward(std::size_t row, std::size_t last, const float* packed, const float* to_outputs,
+                                       float* carried, float* to_weights) const {
+        for (; row < last; row += bunch)
+            bunch_backward<Tile>(row, std::min(bunch, last - row), packed, to_outputs, carried, to_weights);
     }
 
     // The same for each kind of processor; tiles are as large as its registers.
@@ -274,7 +281,7 @@ class Lstm {
     }
     __attribute__((target("avx512f,fma"))) void backward_512(std::size_t first, std::size_t last, const float* packed,
                                                              const float* to_outputs, float* carried, float* to_weights) const {
-        tiles_backward<Tile<12, 16>>(first, last, packed, to_outputs, carried, to_weights);
+        bunches_backward<Tile<12, 16>>(first, last, packed, to_outputs, carried, to_weights);
     }
     __attribute__((target("avx2,fma"))) void forward_256(std::size_t first, std::size_t last, const float* packed,
                                                          const float* input, float* outputs, float* state) const {
@@ -282,7 +289,7 @@ class Lstm {
     }
     __attribute__((target("avx2,fma"))) void backward_256(std::size_t first, std::size_t last, const float* packed,
                                                           const float* to_outputs, float* carried, float* to_weights) const {
-        tiles_backward<Tile<6, 8>>(first, last, packed, to_outputs, carried, to_weights);
+        bunches_backward<Tile<6, 8>>(first, last, packed, to_outputs, carried, to_weights);
     }
 #endif
 
@@ -305,7 +312,7 @@ class Lstm {
         if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
             return backward_256(first, last, packed, to_outputs, carried, to_weights);
 #endif
-        tiles_backward<Tile<3, 4>>(first, last, packed, to_outputs, carried, to_weights);
+        bunches_backward<Tile<3, 4>>(first, last, packed, to_outputs, carried, to_weights);
     }
 };
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
+from shoal.cli._curve import draw_curve
 from shoal.cli._panel import Panel
 from shoal.cli.bench import Bench
 from shoal.cli.evaluate import record, write_gif
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 ENV = "shoal/CartPole-v1"
 SOLVED = 475.0  # mean return, of 500
-WIDTH, HEIGHT = 7.0, 4.0  # of the curve, in inches
 
 
 @dataclass(frozen=True)
@@ -74,19 +73,3 @@ class Demo:
         print(f"play it again   shoal eval {folder}")
         print("learn your own  shoal train ppo --env YOUR_ENV")
         return 130 if result.stopped and not solved else 0
-
-
-def draw_curve(folder: Path) -> None:
-    """The learning curve of a run, as ``curve.png`` in its folder."""
-    from matplotlib.figure import Figure
-
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    shown = [line for line in lines if line["mean_return"] is not None]
-    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
-    axes: Any = figure.subplots()
-    axes.plot([line["steps"] for line in shown], [line["mean_return"] for line in shown], linewidth=2)
-    axes.set(xlabel="steps", ylabel="mean return of the last 100 episodes", title=folder.name)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.xaxis.set_major_formatter(lambda steps, _: f"{steps:,.0f}")
-    figure.savefig(folder / "curve.png", dpi=120)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, arg
 
+from shoal.cli._curve import draw_curve
 from shoal.cli._panel import Panel
 from shoal.cli._terminal import read_env_kwargs
 from shoal.errors import ArgumentError, MissingExtra
@@ -90,7 +91,7 @@ class TrainPPO:
             with Panel(f"PPO on {env}, {folder}", history=run.history()) as panel, stop_on_signals(ppo):
                 result = train(ppo, run, panel)
             saved = run.save()
-        self._say(result, folder, saved)
+        self._say(result, folder, saved, draw_curve(folder))
         return 130 if result.stopped else 0
 
     def _folder_to_resume(self, given: Sequence[str]) -> str:
@@ -121,11 +122,13 @@ class TrainPPO:
         env = f"{Path(file).resolve()}:{name}" if colon and file.endswith(".py") else self.env
         return env, read_env_kwargs(self.env_kwargs), Path(self.run_dir or default)
 
-    def _say(self, result: Result, folder: Path, saved: bool) -> None:
+    def _say(self, result: Result, folder: Path, saved: bool, drawn: bool) -> None:
         mean = "no episode has ended" if math.isnan(result.mean_return) else f"{result.mean_return:.5g}"
         rate = result.steps / max(result.seconds, 1e-9)
         print(f"{result.steps:,} steps in {result.seconds:.1f} s ({rate:,.0f} a second), mean return {mean}")
         print(f"run: {folder}")
+        if drawn:
+            print(f"learning curve: {folder / 'curve.png'}")
         if result.stopped:
             how = "where it was" if saved else "with new episodes, for its envs cannot be saved"
             print(f"stopped early; to go on {how}: shoal train ppo --run-dir {folder} --resume")

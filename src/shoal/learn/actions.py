@@ -89,7 +89,8 @@ class Actions:
         if mask is not None:
             logits = torch.where(mask, logits, FORBIDDEN)
         if not self._even:
-            wide = logits.new_full((*logits.shape[:-1], self.num_choices * self._most), FORBIDDEN)
+            # Twice as forbidden: where nothing is allowed, what does not exist still is not drawn.
+            wide = logits.new_full((*logits.shape[:-1], self.num_choices * self._most), 2 * FORBIDDEN)
             logits = wide.index_copy(-1, self._places.to(logits.device), logits)
         return logits.reshape(*logits.shape[:-1], self.num_choices, self._most).log_softmax(-1)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from shoal.batch import Batch
 from shoal.errors import ArgumentError, SnapshotError
-from shoal.learn.actions import masks_in
+from shoal.learn.actions import MASK, masks_in
 from shoal.learn.episodes import Episodes
 from shoal.learn.policy import Policy
 from shoal.learn.rollout import Rollout
@@ -151,7 +151,7 @@ class Collector:
             "rollouts": [rollout.state_dict() for rollout in rollouts],
             "random": self._random.get_state(),
             "state": None if self._state is None else self._state.clone(),
-            "batch": None if self._batch is None else deepcopy(tuple(self._batch)),
+            "batch": None if self._batch is None else deepcopy(tuple(_without_infos(self._batch))),
             "steps": self.steps,
             "episodes": self.episodes.state_dict(),
         }
@@ -161,6 +161,11 @@ class Collector:
         self._random.set_state(state["random"])
         self.steps = state["steps"]
         self.episodes.load_state_dict(state["episodes"])
+        try:
+            if state["envs"] is not None:
+                self.vec.restore(state["envs"])
+        except SnapshotError:  # of a vec that was made otherwise
+            state = {**state, "envs": None}
         if state["envs"] is None:
             self.episodes.abandon()
             return []
@@ -169,5 +174,10 @@ class Collector:
         rollouts = [Rollout(**self._arguments) for _ in state["rollouts"]]
         for rollout, saved in zip(rollouts, state["rollouts"], strict=True):
             rollout.load_state_dict(saved)
-        self.vec.restore(state["envs"])
         return rollouts
+
+
+def _without_infos(batch: Batch) -> Batch:
+    """But for masks: nobody reads the others, and they may be what cannot be copied."""
+    kept = {name: value for name, value in batch.infos.items() if name in (MASK, f"_{MASK}")}
+    return batch._replace(infos=kept)

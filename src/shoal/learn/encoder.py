@@ -64,6 +64,8 @@ class Encoder(nn.Module):
         lead = rows.shape[: rows.dim() - len(self.layout.flat_shape)]
         flat = rows.reshape(*lead, math.prod(self.layout.flat_shape))
         found = [leaf(flat, field, self.layout).reshape(*lead, field.size).float() for field in self.vectors]
+        if not found:
+            return flat.new_zeros(*lead, 0, dtype=torch.float32)
         return found[0] if len(found) == 1 else torch.cat(found, -1)
 
     def forward(self, rows: Tensor) -> Tensor:

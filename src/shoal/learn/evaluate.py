@@ -106,6 +106,8 @@ def _play(
     random = torch.Generator(policy.device).manual_seed(seed)
     state = policy.initial_state(rows)
     sums, counts = np.zeros(rows), np.zeros(rows, np.int64)
+    agents, waited = env.agents_per_env, 0  # steps since an episode that counts has ended
+    has_acted, begun = np.zeros(rows, np.bool_), np.zeros(rows // agents, np.int64)
     returns: list[float] = []
     lengths: list[int] = []
     env.async_reset(seed=seed)
@@ -115,17 +117,21 @@ def _play(
             on_step(env)
         sums += batch.rewards
         counts += ~batch.resets
-        ends = batch.terminations | batch.truncations
+        has_acted |= batch.mask
+        begun += batch.resets.reshape(-1, agents).all(1)
+        _pass_on(quota.reshape(-1, agents), has_acted.reshape(-1, agents), begun)
+        ends, waited = batch.terminations | batch.truncations, waited + 1
         for row in np.flatnonzero(ends & (quota > 0)).tolist():
             returns.append(float(sums[row]))
             lengths.append(int(counts[row]))
             quota[row] -= 1
+            waited = 0
         sums[ends], counts[ends] = 0.0, 0
-        endless = np.flatnonzero((counts >= max_steps) & (quota > 0))
-        if len(endless):
+        if waited > max_steps:
             raise ArgumentError(
-                f"max_steps: expected episodes of at most {max_steps} steps, got one in row {endless[0]} "
-                "that has not ended yet. Give the env a time limit, or take a larger max_steps"
+                f"max_steps: expected episodes of at most {max_steps} steps, got one in row "
+                f"{np.flatnonzero(quota)[0]} that has not ended yet. Give the env a time limit, or take a "
+                "larger max_steps"
             )
         if state is not None:
             state[:, torch.from_numpy(batch.resets).to(state.device)] = 0
@@ -133,3 +139,11 @@ def _play(
         env.send(policy.act_batch(batch.obs, deterministic, state, action_mask=masks, generator=random))
     env.recv()
     return Evaluation(np.array(returns), np.array(lengths))
+
+
+def _pass_on(quota: NDArray[np.int64], has_acted: NDArray[np.bool_], begun: NDArray[np.int64]) -> None:
+    """Agents that had no part in a whole episode leave their episodes to one that had. All [envs, agents]."""
+    absent = (quota > 0) & ~has_acted & (begun > 1)[:, None] & has_acted.any(1, keepdims=True)
+    for env in np.flatnonzero(absent.any(1)).tolist():
+        quota[env, has_acted[env].argmax()] += quota[env, absent[env]].sum()
+        quota[env, absent[env]] = 0

@@ -128,6 +128,12 @@ class Policy(nn.Module):
         flat = obs.reshape(*lead, math.prod(self.layout.flat_shape))
         return leaf(flat, self._mask_field, self.layout).reshape(*lead, -1) != 0
 
+    def is_finite(self, obs: Tensor) -> bool:
+        """Whether all numbers in observations are; of a default encoder, those that it takes as they are."""
+        if not self.own_encoder:
+            obs = self.encoder.vector(obs)  # type: ignore[operator]
+        return not obs.is_floating_point() or bool(obs.isfinite().all())
+
     def observe(self, obs: Tensor) -> None:
         """Take observations, [N, ...], into account by which they are brought to one scale."""
         if not self.own_encoder:

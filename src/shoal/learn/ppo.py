@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from shoal.learn.moments import Moments
 from shoal.learn.policy import Policy
 from shoal.learn.ppo_config import PPOConfig
 from shoal.learn.rollout import Experience, Rollout, discounted_sums
-from shoal.learn.threads import share_threads
+from shoal.learn.threads import Threads, choose_threads
 from shoal.vector import make
 from shoal.vector.base import VectorEnv
 
@@ -123,11 +123,13 @@ class PPO:
                 f"minibatch_size: expected at least the horizon with lstm=True, {horizon}, because "
                 f"whole columns are learnt from, got {config.minibatch_size}"
             )
-        try:
-            torch.zeros(1, device=config.device)
-        except (RuntimeError, AssertionError) as error:
+        try:  # double precision and random numbers included
+            torch.zeros(1, dtype=torch.float64, device=config.device)
+            torch.Generator(config.device)
+        except (RuntimeError, AssertionError, TypeError) as error:
+            why = str(error).partition("\n")[0]
             raise ArgumentError(
-                f"device: expected one that torch can use, got {config.device!r}: {error}"
+                f"device: expected one that torch can use, got {config.device!r}: {why}"
             ) from None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
@@ -144,6 +146,7 @@ class PPO:
         self._actor = deepcopy(self.policy) if config.mode == "overlap" else self.policy
         self._flat = Flat(self.policy.parameters())
         self.optimizer = torch.optim.Adam(self._flat.vectors, config.learning_rate, eps=1e-5, fused=True)
+        self.threads = choose_threads(self.policy, vec, config)
         self._minibatches = max(1, round(samples / config.minibatch_size))
         self._terms = losses.Terms(config.clip, config.clip_value, config.entropy, config.value_weight)
         self._random = torch.Generator().manual_seed(config.seed + 1)  # of the order of minibatches
@@ -180,8 +183,9 @@ class PPO:
             on_update: Called after each update.
         """
         before = torch.get_num_threads()
-        threads = share_threads(self.policy, self.vec, self.config)
-        torch.set_num_threads(threads.acting)
+        torch.set_num_threads(self.threads.acting)
+        if self.policy.lstm is not None:
+            self.policy.lstm.threads = self.threads.lstm
         stops = False
         try:
             if not self._rollouts:
@@ -192,9 +196,9 @@ class PPO:
                 while self.steps < self.config.total_steps and not self._stops:
                     begun, steps = time.perf_counter(), self.steps
                     self._collector.collect(self._rollouts[0], self.policy)
-                    torch.set_num_threads(threads.learning)
+                    torch.set_num_threads(self.threads.learning)
                     figures = self._learn(self._rollouts[0])
-                    torch.set_num_threads(threads.acting)
+                    torch.set_num_threads(self.threads.acting)
                     self._tell(on_update, begun, steps, figures)
             stops = self._stops
         finally:
@@ -215,7 +219,9 @@ class PPO:
 
     def _train_overlapping(self, on_update: Callable[[Update], None] | None) -> None:
         """Learn from one rollout while the policy before makes the next: always one behind, never more."""
-        with ThreadPoolExecutor(1, "shoal-collect") as beside:
+        beside = ThreadPoolExecutor(1, "shoal-collect")
+        waits = True
+        try:
             while not self.is_done and not self._stops:
                 begun, steps = time.perf_counter(), self.steps
                 if self._waiting is None:
@@ -225,14 +231,17 @@ class PPO:
                 if self.steps < self.config.total_steps:
                     making = 1 - self._waiting
                     made = beside.submit(self._collector.collect, self._rollouts[making], self._actor)
-                try:
-                    figures = self._learn(self._rollouts[self._waiting])
-                finally:
-                    if made is not None:
-                        made.result()
+                figures = self._learn(self._rollouts[self._waiting])
+                if made is not None:
+                    made.result()
                 self._waiting = making
                 self._actor.load_state_dict(self.policy.state_dict())
                 self._tell(on_update, begun, steps, figures)
+        except KeyboardInterrupt:
+            waits = False  # an env may hang; when the vec is closed, the thread ends too
+            raise
+        finally:
+            beside.shutdown(wait=waits)
 
     # -- learning ----------------------------------------------------------------------------------------
 
@@ -248,10 +257,7 @@ class PPO:
         advantages, returns = self._targets(experience)
         figures: list[Any] = []
         for _ in range(config.epochs):
-            if not all(
-                self._descend(batch, figures) <= 1.5 * config.target_kl or not config.target_kl
-                for batch in self._minibatches_of(experience, advantages, returns)
-            ):
+            if not self._pass(self._minibatches_of(experience, advantages, returns), figures):
                 break
         acts = torch.from_numpy(experience.acts)
         names = (*losses.Figures._fields, "grad_norm")
@@ -259,6 +265,8 @@ class PPO:
         result = dict(zip(names, np.mean(rows, 0).tolist(), strict=True))
         if figures and not np.isfinite(rows).all():
             self._complain(experience)
+        if not policy.is_finite(experience.obs[acts]):
+            self._complain(experience)  # before the normaliser takes them in
         result["explained_variance"] = losses.explained_variance(experience.values[acts], returns[acts])
         policy.observe(experience.obs[acts].to(policy.device))
         rollout.release()
@@ -267,17 +275,25 @@ class PPO:
         self._learning_seconds += time.perf_counter() - begun
         return result
 
+    def _pass(self, minibatches: Iterable[_Minibatch], figures: list[Any]) -> bool:
+        """Learn from each; False if the policy has moved too far, and the update is to end."""
+        most = 1.5 * self.config.target_kl
+        for batch in minibatches:
+            moved = self._descend(batch, figures)
+            if most and float(moved) > most:  # read only if it matters: a GPU would be waited for
+                return False
+        return True
+
     def _complain(self, experience: Experience) -> None:
         """The loss is not a number: say what may be the reason."""
-        seen, paid = experience.obs, experience.rewards
-        if not np.isfinite(paid).all():
+        if not np.isfinite(experience.rewards).all():
             why = "rewards are not all finite"
-        elif seen.is_floating_point() and not seen.isfinite().all():
+        elif not self.policy.is_finite(experience.obs):
             why = "observations are not all finite"
         else:
             why = "take a smaller learning_rate, and look for NaN or huge numbers in observations and rewards"
         raise Diverged(
-            f"the loss of update {self.updates + 1}, at {self.steps:,} steps, is not a number: {why}"
+            f"update {self.updates + 1}, at {self.steps:,} steps, gives no numbers to go on with: {why}"
         )
 
     def _targets(self, experience: Experience) -> tuple[Tensor, Tensor]:
@@ -319,7 +335,7 @@ class PPO:
             ]
             yield _Minibatch(*picked)
 
-    def _descend(self, batch: _Minibatch, figures: list[Any]) -> float:
+    def _descend(self, batch: _Minibatch, figures: list[Any]) -> Any:
         """One gradient step; returns how far the policy has moved."""
         policy = self.policy
         outputs = policy(batch.obs, batch.states, batch.starts)
@@ -336,7 +352,7 @@ class PPO:
         loss.backward()  # type: ignore[no-untyped-call]
         norm = self._flat.step(self.optimizer, self.config.max_grad_norm)
         figures.append((*parts, norm))
-        return float(parts.approx_kl)
+        return parts.approx_kl
 
     def _tell(
         self,
@@ -375,12 +391,13 @@ class PPO:
         """All of it between two updates: from there training goes on bit for bit."""
         return {
             "collector": self._collector.state_dict(self._rollouts),
-            "policy": self.policy.state_dict(),
-            "actor": self._actor.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "policy": deepcopy(self.policy.state_dict()),
+            "actor": deepcopy(self._actor.state_dict()),
+            "optimizer": deepcopy(self.optimizer.state_dict()),
             "random": self._random.get_state(),
+            "threads": tuple(self.threads),
             "waiting": self._waiting,
-            "return_moments": self._return_moments.state_dict(),
+            "return_moments": deepcopy(self._return_moments.state_dict()),
             "return_sums": self._return_sums.copy(),
             "counts": (self.updates, self._learnt, self.seconds),
         }
@@ -392,6 +409,7 @@ class PPO:
             self._actor.load_state_dict(state["actor"])
         self.optimizer.load_state_dict(state["optimizer"])
         self._random.set_state(state["random"])
+        self.threads = Threads(*state["threads"])
         self._return_moments.load_state_dict(state["return_moments"])
         self.updates, self._learnt, self.seconds = state["counts"]
         self._rollouts = self._collector.load_state_dict(state["collector"])

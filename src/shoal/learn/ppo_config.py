@@ -83,6 +83,7 @@ class PPOConfig:
             *((name, 0, None) for name in ("learning_rate", "clip", "clip_value", "entropy", "value_weight")),
             *((name, 0, None) for name in ("max_grad_norm", "target_kl")),
             ("minibatch_size", 2, None),
+            ("seed", 0, 2**62),
             ("torch_threads", 1, None),
             ("num_workers", 1, None),
         ):
@@ -106,6 +107,10 @@ class PPOConfig:
                 wanted, value = "a whole number", int(value) if good else value
             elif one.type == "float":
                 good, wanted = _is_number(value), "a number"
+                value = float(value) if good else value
+            elif one.type == "bool":
+                good, wanted = isinstance(value, (bool, np.bool_)), "True or False"
+                value = bool(value) if good else value
             elif one.name == "hidden":
                 good = isinstance(value, (tuple, list)) and all(isinstance(n, int) and n > 0 for n in value)
                 wanted, value = "widths, such as (64, 64)", tuple(value) if good else value
@@ -140,10 +145,7 @@ class PPOConfig:
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f": did you mean {near[0]}?" if near else ""
                 raise ArgumentError(f"{name}: PPO has no such setting{hint}")
-        given = dict(values)
-        if "hidden" in given:
-            given["hidden"] = tuple(given["hidden"])
-        return cls(**given)
+        return cls(**values)
 
 
 def _is_number(value: Any) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-_ATARI: dict[str, Any] = {
-    "num_envs": 16,
+_ATARI: dict[str, Any] = {  # CleanRL's
+    "num_envs": 8,
     "horizon": 128,
     "epochs": 4,
-    "minibatch_size": 512,
+    "minibatch_size": 256,
     "learning_rate": 2.5e-4,
     "clip": 0.1,
     "entropy": 0.01,
@@ -31,7 +31,6 @@ _PENDULUM: dict[str, Any] = {
 PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "num_envs": 16,
-        "horizon": 64,
         "minibatch_size": 256,
         "learning_rate": 2.5e-3,
     },

@@ -25,6 +25,8 @@ from shoal.layout import layout
 from shoal.learn.policy import Policy
 from shoal.learn.ppo import PPO, Update
 from shoal.learn.ppo_config import PPOConfig
+from shoal.vector.base import VectorEnv
+from shoal.vector.multiprocessing import Multiprocessing
 
 SCALARS = {  # CleanRL's names
     "policy": "losses/policy_loss",
@@ -78,10 +80,11 @@ class Run:
             for left in (self.folder / "metrics.jsonl", *self.folder.glob("events.out.tfevents.*")):
                 left.unlink(missing_ok=True)
         config = {"algorithm": "ppo", **self._env, "config": asdict(ppo.config)}
+        config["threads"] = ppo.threads._asdict()
         config["versions"] = {name: importlib.metadata.version(name) for name in ("shoal", "torch")}
         _write(self.folder / "config.json", json.dumps(config, indent=2).encode())
         self._metrics = (self.folder / "metrics.jsonl").open("a")
-        self._board = _tensorboard(self.folder)
+        self._board = _tensorboard(self.folder, ppo.steps if resumed else None)
         self._last: Update | None = None
         self._board_due = self._flush_due = 0.0
         self._checkpoint_seconds, self._saved = checkpoint_seconds, time.monotonic()
@@ -91,6 +94,8 @@ class Run:
         """Forget the updates after the checkpoint: they will be made again."""
         path = self.folder / "metrics.jsonl"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        if lines and not lines[-1].endswith("\n"):  # the machine went down while it was written
+            lines.pop()
         _write(path, "".join(line for line in lines if json.loads(line)["updates"] <= updates).encode())
 
     def history(self) -> list[Update]:
@@ -102,7 +107,9 @@ class Run:
         ]
 
     def _update(self, figures: dict[str, Any]) -> Update:
-        known = {name: math.nan if value is None else value for name, value in figures.items()}
+        known: dict[str, Any] = {
+            name: math.nan if value is None else value for name, value in figures.items()
+        }
         losses = {name: known.pop(name) for name in SCALARS if name in known}
         return Update(total_steps=self._ppo.config.total_steps, losses=losses, **known)
 
@@ -150,9 +157,8 @@ class Run:
         self._metrics.flush()
         save_policy(self.folder, self._ppo, self._env)
         state = self._ppo.state_dict()
-        _save(
-            self.folder / "checkpoint.pt", {**self._env, "config": asdict(self._ppo.config), "state": state}
-        )
+        config = {**asdict(self._ppo.config), **_as_made(self._ppo.vec)}
+        _save(self.folder / "checkpoint.pt", {**self._env, "config": config, "state": state})
         self._saved, self._saved_updates = time.monotonic(), self._ppo.updates
         return state["collector"]["envs"] is not None
 
@@ -175,6 +181,16 @@ class Run:
         if kind is not None:
             self._saved_updates = self._ppo.updates
         self.close()
+
+
+def _as_made(vec: VectorEnv) -> dict[str, Any]:
+    """Settings that make envs which a snapshot fits, also on a machine with more cores or fewer."""
+    backend = type(vec).__name__.lower()
+    return {
+        "num_envs": vec.num_rows // vec.agents_per_env,
+        "backend": backend if backend in ("serial", "multiprocessing", "native") else "auto",
+        "num_workers": vec.num_workers if isinstance(vec, Multiprocessing) else None,
+    }
 
 
 def save_policy(folder: Path, ppo: PPO, env: dict[str, Any]) -> None:
@@ -293,9 +309,10 @@ def _write(path: Path, content: bytes) -> None:
     part.replace(path)
 
 
-def _tensorboard(folder: Path) -> Any:
+def _tensorboard(folder: Path, steps: int | None) -> Any:
+    """To write to; what it shows after `steps` will be made again."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(folder))
+    return SummaryWriter(str(folder), purge_step=steps)
