@@ -33,7 +33,7 @@ def results(layer, numbers, starts, state, slopes, **how):
 
 @in_the_core
 @pytest.mark.parametrize("width", [16, 64, 80])
-@pytest.mark.parametrize("rows", [1, 5, 12, 13, 100])
+@pytest.mark.parametrize("rows", [1, 5, 12, 13, 100, 331])
 @pytest.mark.parametrize("steps", [1, 9])
 def test_the_core_agrees_with_torch(steps, rows, width):
     case = example(steps, rows, 3, width)

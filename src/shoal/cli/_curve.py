@@ -17,10 +17,16 @@ def draw_curve(folder: Path) -> bool:
     shown = [line for line in lines if line["mean_return"] is not None]
     if not shown:
         return False
+    config = json.loads((folder / "config.json").read_text())
+    env = Path(config["env"]).name if ".py:" in config["env"] else config["env"]
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     axes: Any = figure.subplots()
     axes.plot([line["steps"] for line in shown], [line["mean_return"] for line in shown], linewidth=2)
-    axes.set(xlabel="steps", ylabel="mean return of the last 100 episodes", title=folder.name)
+    axes.set(
+        xlabel="steps",
+        ylabel="mean return of the last 100 episodes",
+        title=f"{config['algorithm'].upper()} on {env}",
+    )
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_formatter(lambda steps, _: f"{steps:,.0f}")
