@@ -326,14 +326,41 @@ class Broken(gymnasium.Env):
 @pytest.mark.filterwarnings("ignore:observation of env:UserWarning")
 @pytest.mark.parametrize("what", ["observations", "rewards", "infinite"])
 def test_what_is_not_a_number_is_said_and_ends_training(what):
-    blamed = "rewards" if what == "rewards" else "observations"
+    said = {
+        "observations": "observation of env 0 has nan. Correct the env",
+        "rewards": "env 0 gave nan as a reward",
+        "infinite": "observation of env 0 has inf. Correct the env",
+    }
     with shoal.Serial(lambda: Broken(what), 8) as vec, PPO(vec, quick()) as ppo:
-        with pytest.raises(
-            Diverged, match=f"update 1, at .* no numbers to go on with: {blamed} are not all finite"
-        ):
+        with pytest.raises(Diverged, match=f"update 1, at .* no numbers to go on with: {said[what]}"):
             ppo.train()
         if what == "infinite":  # they are cut off, so that the loss is a number
             assert ppo.policy.encoder.moments.mean.isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore:observation:UserWarning")
+def test_what_is_not_a_number_is_not_blamed_on_the_action():
+    class Steered(Broken):
+        observation_space = Dict({"map": Box(0, 9, (2,), np.int8), "speed": Broken.observation_space})
+        action_space = Box(-1, 1, (2,))
+
+        def reset(self, *, seed=None, options=None):
+            speed, infos = super().reset(seed=seed)
+            return {"map": np.zeros(2, np.int8), "speed": speed}, infos
+
+        def step(self, action):
+            speed, *rest = super().step(action)
+            return {"map": np.zeros(2, np.int8), "speed": speed}, *rest
+
+    with (
+        shoal.Serial([lambda: Steered(""), lambda: Steered("observations")], flat=True) as vec,
+        PPO(vec, quick(minibatch_size=16)) as ppo,
+    ):
+        said = r'actions of the policy are not numbers: observation\["speed"\] of env 1 has nan'
+        with pytest.raises(Diverged, match=said):
+            ppo.train()
+        with pytest.raises(Diverged, match=said):
+            evaluate(ppo.policy, vec, 2)
 
 
 def test_a_stop_ends_with_its_training():
@@ -442,6 +469,11 @@ def test_a_number_may_be_written_as_one_likes():
     assert type(config.total_steps) is type(config.num_envs) is int
 
 
+def test_a_dict_is_no_config():
+    with pytest.raises(TypeError, match=r"expected a PPOConfig \(of a dict: PPOConfig.of\(a_dict\)\), got"):
+        PPO("shoal/CartPole-v1", {"total_steps": 5})
+
+
 def test_an_lstm_learns_whole_columns():
     config = PPOConfig(lstm=True, minibatch_size=16, horizon=32)
     with pytest.raises(
@@ -462,6 +494,8 @@ def test_what_a_policy_is_given_is_checked():
             call(obs, state=policy.initial_state(2))
         with pytest.raises(ArgumentError, match=r"expected policy.initial_state\(3\).* got None"):
             call(obs)
+    with pytest.raises(ArgumentError, match=r"expected policy.initial_state\(3\).* got None"):
+        policy.step(torch.from_numpy(obs), None)
 
 
 @pytest.mark.parametrize(

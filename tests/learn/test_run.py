@@ -214,6 +214,25 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path):
         assert len(run.history()) == 5
 
 
+def test_a_damaged_file_is_named(tmp_path):
+    interrupted(tmp_path, "shoal/CartPole-v1")
+    for name, read in (("policy.pt", load), ("checkpoint.pt", resume)):
+        path = tmp_path / name
+        path.write_bytes(path.read_bytes()[:2000])
+        with pytest.raises(
+            ArgumentError, match=f"{name}: expected a file that torch.save wrote, got a damaged"
+        ):
+            read(tmp_path)
+
+
+def test_a_run_goes_on_with_other_threads_if_asked(tmp_path):
+    interrupted(tmp_path, "shoal/CartPole-v1", torch_threads=2)
+    with resume(tmp_path).ppo as ppo:
+        assert ppo.threads.learning == 2
+    with resume(tmp_path, torch_threads=1).ppo as ppo:
+        assert ppo.threads.learning == 1
+
+
 def test_a_folder_holds_one_run(tmp_path):
     with PPO("shoal/CartPole-v1", config()) as ppo:
         Run(tmp_path, ppo, "shoal/CartPole-v1").close()

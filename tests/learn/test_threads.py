@@ -16,6 +16,7 @@ VECTOR, FRAMES = Box(-1, 1, (4,)), Box(0, 255, (4, 84, 84), "uint8")
 @pytest.fixture(autouse=True)
 def four_cores(monkeypatch):
     monkeypatch.setattr(threads, "usable_cores", lambda: 4)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
 
 
 def chosen(space, *, vec_class=shoal.Serial, rows=8, hidden=(64, 64), **settings):
@@ -41,12 +42,18 @@ def test_threads_share_what_is_worth_it(space, settings, expected):
     assert chosen(space, **settings) == expected
 
 
+def test_who_says_fewer_is_heard(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # by OMP_NUM_THREADS, say
+    assert chosen(FRAMES) == (2, 2, 2)
+
+
 @pytest.mark.skipif(_core.NAME != "native", reason="there are no processes without the core")
 def test_acting_is_not_in_the_way_of_processes_that_step():
     assert chosen(FRAMES, vec_class=shoal.Multiprocessing) == (1, 4, 4)
 
 
 def test_torch_has_them_while_it_learns_and_then_as_many_as_before(monkeypatch):
+    monkeypatch.undo()
     before, seen = torch.get_num_threads(), []
     with (
         shoal.Serial(lambda: SampleEnv(VECTOR, Discrete(2)), 4, flat=True) as vec,

@@ -102,7 +102,7 @@ def record(
     try:
         vec = make(env, 1, env_kwargs=env_kwargs, flat=True, render_mode="rgb_array")
     except TypeError as error:
-        if "render_mode" not in str(error):
+        if not any(sign in str(error) for sign in ("render_mode", "takes no arguments")):
             raise
         raise ArgumentError(
             f"{env}: a replay needs an env that takes render_mode='rgb_array', and this one does not: {error}"

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainPPO:
-    """Learn to play an env by PPO. Ctrl-C (or SIGTERM) ends it after the update under way, and saves.
+    """Learn to play an env by PPO.
+
+    Ctrl-C (or SIGTERM) ends it after the update under way, and saves. A second one ends it at once.
 
     Example: shoal train ppo --env CartPole-v1 --total-steps 100000 --seed 1
     """
@@ -40,8 +42,8 @@ class TrainPPO:
     run_dir: Annotated[str, arg(help_behavior_hint="(default: runs/ENV-TIME)")] = ""
     """The run's folder: config, metrics, TensorBoard events, policy and checkpoint."""
     resume: bool = False
-    """Go on with the run in that folder where it was last saved. Its own settings hold; only --total-steps
-    and --checkpoint-seconds may be others."""
+    """Go on with the run in that folder where it was last saved. Its own settings hold; only --total-steps,
+    --torch-threads and --checkpoint-seconds may be others."""
     env_kwargs: Annotated[str, arg(metavar="JSON", help_behavior_hint="(default: none)")] = "{}"
     """Arguments for the env, as a JSON object."""
     checkpoint_seconds: float = 60.0
@@ -59,8 +61,13 @@ class TrainPPO:
 
         with ExitStack() as stack:
             if self.resume:
-                found = resume(self._folder_to_resume(given), total_steps=self._asked_steps(given))
-                ppo, env, kwargs, folder = found.ppo, found.env, found.env_kwargs, Path(self.run_dir)
+                folder = Path(self._folder_to_resume(given))
+                found = resume(
+                    folder,
+                    total_steps=self._asked(given, "total_steps"),
+                    torch_threads=self._asked(given, "torch_threads"),
+                )
+                ppo, env, kwargs = found.ppo, found.env, found.env_kwargs
                 if ppo.is_done:
                     ppo.close()
                     print(f"{folder}: all of its {ppo.steps:,} steps are done; to go on: more --total-steps")
@@ -88,6 +95,7 @@ class TrainPPO:
             )
             if not self.resume and (name := preset_for(env)[0]):
                 print(f"preset: {name}")
+            print(f"envs: {ppo.vec}", flush=True)
             with Panel(f"PPO on {env}, {folder}", history=run.history()) as panel, stop_on_signals(ppo):
                 result = train(ppo, run, panel)
             saved = run.save()
@@ -97,19 +105,19 @@ class TrainPPO:
     def _folder_to_resume(self, given: Sequence[str]) -> str:
         if not self.run_dir:
             raise ArgumentError("--resume: expected --run-dir with the folder of the run to go on with")
-        allowed = ("--resume", "--run-dir", "--total-steps", "--checkpoint-seconds")
+        allowed = ("--resume", "--run-dir", "--total-steps", "--torch-threads", "--checkpoint-seconds")
         for option in given:
             name = option.partition("=")[0].replace("_", "-")
             if name.startswith("--") and name not in allowed:
                 raise ArgumentError(
-                    f"{name}: the settings of the run hold; beside --resume only --total-steps and "
-                    "--checkpoint-seconds can be given"
+                    f"{name}: the settings of the run hold; beside --resume only --total-steps, "
+                    "--torch-threads and --checkpoint-seconds can be given"
                 )
         return self.run_dir
 
-    def _asked_steps(self, given: Sequence[str]) -> int | None:
-        asked = any(option.replace("_", "-").startswith("--total-steps") for option in given)
-        return self.config.total_steps if asked else None
+    def _asked(self, given: Sequence[str], name: str) -> int | None:
+        asked = any(option.replace("-", "_").startswith(f"__{name}") for option in given)
+        return getattr(self.config, name) if asked else None
 
     def _checked(self) -> tuple[str, dict[str, Any], Path]:
         """Env, its arguments, and the folder."""

@@ -16,6 +16,7 @@ from shoal.batch import Batch
 from shoal.errors import ArgumentError, SnapshotError
 from shoal.learn.actions import MASK, masks_in
 from shoal.learn.episodes import Episodes
+from shoal.learn.finite import check_actions
 from shoal.learn.policy import Policy
 from shoal.learn.rollout import Rollout
 from shoal.vector.base import VectorEnv
@@ -98,6 +99,8 @@ class Collector:
             if after is not None and self._state is not None:
                 self._state[:, rows] = after
             chosen = policy.actions.to_env(actions)
+            if policy.actions.num_quantities:
+                check_actions(chosen, obs, policy.layout, batch.env_ids)
             acted = clock()
             rollout.store(batch, rows, actions, log_probs, values, before, masks)
             self.steps += int(batch.mask.sum())

@@ -3,7 +3,7 @@
     vectors              brought to one scale, as they are
     choices              embedded, each alternative a vector of its own
     text                 characters embedded, weighted by their places and added up
-    images               uint8, 36 pixels and more: the convolutions of the DQN paper
+    images               uint8, 36 pixels and more on both sides: the convolutions of the DQN paper
     grids                other integers in two or three dimensions: cells embedded, then small convolutions
 
 A part called ``action_mask`` is not looked at: it says what is allowed, not what is there.
@@ -64,8 +64,6 @@ class Encoder(nn.Module):
         lead = rows.shape[: rows.dim() - len(self.layout.flat_shape)]
         flat = rows.reshape(*lead, math.prod(self.layout.flat_shape))
         found = [leaf(flat, field, self.layout).reshape(*lead, field.size).float() for field in self.vectors]
-        if not found:
-            return flat.new_zeros(*lead, 0, dtype=torch.float32)
         return found[0] if len(found) == 1 else torch.cat(found, -1)
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -104,7 +102,7 @@ def _part_for(field: Field) -> nn.Module | None:
         return Choices(low, sizes) if few else None
     if field.dtype.kind in "iu" and len(field.shape) in (2, 3):
         sides = sorted(field.shape)[-2:]
-        if field.dtype == np.uint8 and len(field.shape) == 3 and min(sides) >= SMALLEST_IMAGE:
+        if field.dtype == np.uint8 and min(sides) >= SMALLEST_IMAGE:
             return Image(field.shape)
         if few:
             return Grid(field.shape, int(low.min()), int(sizes.max()))
@@ -155,12 +153,13 @@ class Text(nn.Module):
 
 
 class Image(nn.Module):
-    """Three convolutions and a layer; channels may come first or last."""
+    """Three convolutions and a layer; channels may come first or last, or be missing."""
 
     def __init__(self, shape: tuple[int, ...], width: int = 512) -> None:
         super().__init__()
-        self.channels_last = shape[-1] < shape[0]
-        channels = shape[-1] if self.channels_last else shape[0]
+        self.shape = (1, *shape) if len(shape) == 2 else shape
+        self.channels_last = self.shape[-1] < self.shape[0]
+        channels = self.shape[-1] if self.channels_last else self.shape[0]
         self.layers = nn.Sequential(
             *(nn.Conv2d(channels, 32, 8, 4), nn.ReLU()),
             *(nn.Conv2d(32, 64, 4, 2), nn.ReLU()),
@@ -174,6 +173,7 @@ class Image(nn.Module):
         self.out_features = width
 
     def _pixels(self, images: Tensor) -> Tensor:
+        images = images.reshape(len(images), *self.shape)
         images = images.permute(0, 3, 1, 2) if self.channels_last else images
         # A pixel's channels side by side in memory: so convolutions take two thirds of the time on a CPU.
         return images.to(torch.float32, memory_format=torch.channels_last).mul_(1 / 255)

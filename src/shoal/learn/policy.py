@@ -16,6 +16,7 @@ from shoal.errors import ArgumentError
 from shoal.layout import Layout
 from shoal.learn.actions import MASK, Actions
 from shoal.learn.encoder import ACTIVATIONS, Encoder
+from shoal.learn.finite import check_actions
 from shoal.learn.lstm import LSTM
 from shoal.learn.unpack import leaf, unpack
 
@@ -107,13 +108,14 @@ class Policy(nn.Module):
         """
         features = self._features(obs)
         if self.lstm is not None:
-            features, _ = self.lstm(features, starts, state)
+            features, _ = self.lstm(features, starts, self._checked(state, features.shape[1]))
         return self._outputs(features)
 
     def step(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Outputs and values of rows at one moment, and their next state."""
         features = self._features(obs)
         if self.lstm is not None:
+            state = self._checked(state, len(features))
             goes_on = torch.zeros(1, len(features), dtype=torch.bool, device=features.device)
             features, state = self.lstm(features[None], goes_on, state)
             features = features[0]
@@ -127,12 +129,6 @@ class Policy(nn.Module):
         lead = obs.shape[: obs.dim() - len(self.layout.flat_shape)]
         flat = obs.reshape(*lead, math.prod(self.layout.flat_shape))
         return leaf(flat, self._mask_field, self.layout).reshape(*lead, -1) != 0
-
-    def is_finite(self, obs: Tensor) -> bool:
-        """Whether all numbers in observations are; of a default encoder, those that it takes as they are."""
-        if not self.own_encoder:
-            obs = self.encoder.vector(obs)  # type: ignore[operator]
-        return not obs.is_floating_point() or bool(obs.isfinite().all())
 
     def observe(self, obs: Tensor) -> None:
         """Take observations, [N, ...], into account by which they are brought to one scale."""
@@ -186,24 +182,26 @@ class Policy(nn.Module):
             generator: To draw from.
         """
         flat = self.rows(obs)
-        outputs, _, after = self.step(flat, self._checked(state, len(flat)))
+        outputs, _, after = self.step(flat, state)
         if after is not None and state is not None:
             state.copy_(after)
         mask = self.mask_in(flat)
         if action_mask is not None:
             mask = torch.as_tensor(action_mask, device=self.device) != 0
-        actions, _ = self.actions.sample(outputs, self.log_std, mask, generator, deterministic=deterministic)
-        return self.actions.to_env(actions)
+        drawn, _ = self.actions.sample(outputs, self.log_std, mask, generator, deterministic=deterministic)
+        actions = self.actions.to_env(drawn)
+        if self.actions.num_quantities:
+            check_actions(actions, flat, self.layout, np.arange(len(flat)))
+        return actions
 
     @torch.no_grad()
     def value_batch(self, obs: Any, state: Tensor | None = None) -> NDArray[np.float64]:
         """The returns it expects, in the env's own units."""
-        values = self.step(self.rows(obs), self._checked(state, len(obs)))[1]
+        values = self.step(self.rows(obs), state)[1]
         return (values.double() * self.return_scale).cpu().numpy()
 
-    def _checked(self, state: Tensor | None, rows: int) -> Tensor | None:
-        if self.lstm is None:
-            return None
+    def _checked(self, state: Tensor | None, rows: int) -> Tensor:
+        assert self.lstm is not None
         if state is None or state.shape != (2, rows, self.lstm.width):
             got = "None" if state is None else f"one of {state.shape[1]} rows"
             raise ArgumentError(

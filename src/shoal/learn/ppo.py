@@ -25,6 +25,7 @@ from shoal.errors import ArgumentError, ArgumentTypeError, Diverged
 from shoal.learn import losses
 from shoal.learn.collector import HOPS, Collector
 from shoal.learn.episodes import Episodes
+from shoal.learn.finite import not_finite
 from shoal.learn.flat import Flat
 from shoal.learn.moments import Moments
 from shoal.learn.policy import Policy
@@ -100,6 +101,10 @@ class PPO:
         env_kwargs: dict[str, Any] | None = None,
     ) -> None:
         self.config = config = PPOConfig() if config is None else config
+        if not isinstance(config, PPOConfig):
+            raise ArgumentTypeError(
+                f"config: expected a PPOConfig (of a dict: PPOConfig.of(a_dict)), got {config!r}"
+            )
         self._owns, self._env_kwargs = not isinstance(env, VectorEnv), dict(env_kwargs or {})
         self.vec = vec = _made(env, config, env_kwargs) if self._owns else _checked(env, config)
         try:
@@ -265,7 +270,7 @@ class PPO:
         result = dict(zip(names, np.mean(rows, 0).tolist(), strict=True))
         if figures and not np.isfinite(rows).all():
             self._complain(experience)
-        if not policy.is_finite(experience.obs[acts]):
+        if self._seen_wrong(experience):
             self._complain(experience)  # before the normaliser takes them in
         result["explained_variance"] = losses.explained_variance(experience.values[acts], returns[acts])
         policy.observe(experience.obs[acts].to(policy.device))
@@ -284,12 +289,22 @@ class PPO:
                 return False
         return True
 
+    def _envs_of(self, experience: Experience) -> Any:
+        return experience.rows // self.vec.agents_per_env
+
+    def _seen_wrong(self, experience: Experience) -> str | None:
+        return not_finite(experience.obs, self.policy.layout, self._envs_of(experience))
+
     def _complain(self, experience: Experience) -> None:
         """The loss is not a number: say what may be the reason."""
-        if not np.isfinite(experience.rewards).all():
-            why = "rewards are not all finite"
-        elif not self.policy.is_finite(experience.obs):
-            why = "observations are not all finite"
+        wrong = np.argwhere(~np.isfinite(experience.rewards))
+        if len(wrong):
+            step, column = wrong[0]
+            why = (
+                f"env {self._envs_of(experience)[column]} gave {experience.rewards[step, column]} as a reward"
+            )
+        elif seen := self._seen_wrong(experience):
+            why = seen
         else:
             why = "take a smaller learning_rate, and look for NaN or huge numbers in observations and rewards"
         raise Diverged(

@@ -13,6 +13,7 @@ import importlib.metadata
 import json
 import math
 import os
+import pickle
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -246,7 +247,11 @@ class Resumed:
 
 
 def resume(
-    run: str | os.PathLike[str], *, total_steps: int | None = None, encoder: torch.nn.Module | None = None
+    run: str | os.PathLike[str],
+    *,
+    total_steps: int | None = None,
+    torch_threads: int | None = None,
+    encoder: torch.nn.Module | None = None,
 ) -> Resumed:
     """The learner of a run as it was when last saved. Pass ``resumed=True`` to a `Run` that goes on with it.
 
@@ -254,6 +259,7 @@ def resume(
         run: Its folder.
         total_steps: How far to go, if not as far as it was to; training then goes on, but not bit for bit
             as if it had been asked for at once, because the learning rate falls with it.
+        torch_threads: Instead of those that the run has had, by which the last digits may change.
         encoder: A module like the one it was trained with, if it was one of your own.
     """
     saved = read(run, "checkpoint.pt")
@@ -262,10 +268,14 @@ def resume(
         raise ArgumentError(
             f"total_steps: expected at least the {done:,} steps of the run, got {total_steps:,}"
         )
-    config = PPOConfig.of({**saved["config"], **({"total_steps": total_steps} if total_steps else {})})
+    asked = {"total_steps": total_steps, "torch_threads": torch_threads}
+    config = PPOConfig.of({**saved["config"], **{name: n for name, n in asked.items() if n is not None}})
     ppo = PPO(saved["env"], config, env_kwargs=saved["env_kwargs"], encoder=encoder)
     try:
+        chosen = ppo.threads
         exact = ppo.load_state_dict(saved["state"])
+        if torch_threads is not None:
+            ppo.threads = chosen
     except BaseException:
         ppo.close()
         raise
@@ -288,7 +298,12 @@ def read(run: str | os.PathLike[str], name: str) -> dict[str, Any]:
             else "does not exist"
         )
         raise ArgumentError(f"{run}: expected the folder of a run, but it {why}")
-    found: dict[str, Any] = torch.load(path, weights_only=False, map_location="cpu")
+    try:
+        found: dict[str, Any] = torch.load(path, weights_only=False, map_location="cpu")
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise ArgumentError(
+            f"{path}: expected a file that torch.save wrote, got a damaged one: {error}"
+        ) from error
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,6 +30,7 @@ def stop_on_signals(ppo: PPO) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         ppo.stop()
+        print("shoal: stopping after this update; Ctrl-C again to stop at once", file=sys.stderr, flush=True)
 
     try:
         for number in before:

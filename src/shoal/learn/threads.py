@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
+
 from shoal.learn.policy import Policy
 from shoal.learn.ppo_config import PPOConfig
 from shoal.vector._cores import usable_cores
@@ -34,10 +36,11 @@ def choose_threads(policy: Policy, vec: VectorEnv, config: PPOConfig) -> Threads
     if config.mode != "sync":
         return Threads()
     # A weight is multiplied and added once for each row, and more often in a convolution.
+    cores = min(usable_cores(), torch.get_num_threads())  # fewer, if OMP_NUM_THREADS or somebody says so
     operations = 2 * sum(weights.numel() for weights in policy.parameters())
-    learning = usable_cores() if config.minibatch_size * operations >= WORTH_SHARING else 1
+    learning = cores if config.minibatch_size * operations >= WORTH_SHARING else 1
     worth_acting = vec.num_rows * operations >= WORTH_SHARING and not isinstance(vec, Multiprocessing)
-    acting = usable_cores() if worth_acting else 1
+    acting = cores if worth_acting else 1
     if policy.lstm is not None and not any(True for _ in policy.encoder.parameters()):
         # It has most of the work, and torch's threads would be in the way of its own.
         return Threads(lstm=learning)
