@@ -9,8 +9,9 @@ from shoal._core import gae
 from shoal.learn.collector import Collector
 from shoal.learn.evaluate import Evaluation, evaluate
 from shoal.learn.policy import Policy
-from shoal.learn.ppo import PPO, Result, Update
+from shoal.learn.ppo import PPO
 from shoal.learn.ppo_config import PPOConfig
+from shoal.learn.progress import Result, Update
 from shoal.learn.rollout import Rollout
 from shoal.learn.run import Resumed, Run, load, resume
 from shoal.learn.stopping import stop_on_signals

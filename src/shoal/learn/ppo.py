@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,48 +30,11 @@ from shoal.learn.flat import Flat
 from shoal.learn.moments import Moments
 from shoal.learn.policy import Policy
 from shoal.learn.ppo_config import PPOConfig
+from shoal.learn.progress import Result, Update
 from shoal.learn.rollout import Experience, Rollout, discounted_sums
 from shoal.learn.threads import Threads, choose_threads
 from shoal.vector import make
 from shoal.vector.base import VectorEnv
-
-
-@dataclass(frozen=True)
-class Update:
-    """How it stands after an update."""
-
-    steps: int
-    """Transitions so far."""
-    total_steps: int
-    updates: int
-    seconds: float
-    """Of training, those before a resume included."""
-    steps_per_second: float
-    """In this update."""
-    episodes: int
-    """Finished so far."""
-    mean_return: float
-    """Of the last 100 episodes; not a number if there are none."""
-    mean_length: float
-    learning_rate: float
-    losses: dict[str, float]
-    """policy, value, entropy, approx_kl, clip_fraction, explained_variance, grad_norm."""
-    split: dict[str, float] = field(default_factory=dict)
-    """Seconds of this update by hop: wait, act, store, send, learn."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came of training."""
-
-    steps: int
-    updates: int
-    episodes: int
-    seconds: float
-    mean_return: float
-    """Of the last 100 episodes."""
-    stopped: bool
-    """Whether somebody ended it early."""
 
 
 class PPO:

@@ -24,8 +24,9 @@ import torch
 from shoal.errors import ArgumentError, ArgumentTypeError
 from shoal.layout import layout
 from shoal.learn.policy import Policy
-from shoal.learn.ppo import PPO, Update
+from shoal.learn.ppo import PPO
 from shoal.learn.ppo_config import PPOConfig
+from shoal.learn.progress import Update
 from shoal.vector.base import VectorEnv
 from shoal.vector.multiprocessing import Multiprocessing
 
