@@ -73,7 +73,7 @@ class TrainPPO:
                     print(f"{folder}: all of its {ppo.steps:,} steps are done; to go on: more --total-steps")
                     return 0
                 if not found.exact:
-                    print("shoal: its envs could not be saved, so new episodes begin", file=sys.stderr)
+                    print("shoal: its envs cannot go on where they were: new episodes begin", file=sys.stderr)
             else:
                 env, kwargs, folder = self._checked()
                 try:
