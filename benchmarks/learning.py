@@ -36,7 +36,7 @@ from shoal.learn.presets import preset_for
 
 COMPILED = "shoal/CartPole-v1"
 ZOO = {"num_envs": 8, "horizon": 32, "minibatch_size": 256, "epochs": 20, "gamma": 0.98, "gae_lambda": 0.8}
-RATE = {"num_envs": 1024, "horizon": 32, "epochs": 4}
+RATE = {"num_envs": 1024, "horizon": 32, "epochs": 4, "minibatch_size": 8192}
 QUICKEST = {"num_envs": 64, "total_steps": 300_000}
 SOLVED = 475
 
@@ -48,11 +48,9 @@ def median(values: list[float]) -> str:
 # -- rate ----------------------------------------------------------------------------------------------------
 
 
-def passes(threads: int | None, minibatch_size: int, *, lstm: bool = False) -> float:
+def passes(threads: int | None, settings: dict[str, Any], *, lstm: bool = False) -> float:
     """Sample passes a second, everything included."""
-    config = PPOConfig(
-        total_steps=400_000, minibatch_size=minibatch_size, lstm=lstm, torch_threads=threads, **RATE
-    )
+    config = PPOConfig(total_steps=400_000, lstm=lstm, torch_threads=threads, **settings)
     rates: list[float] = []
     with PPO(COMPILED, config) as ppo:
         ppo.train(lambda update: rates.append(update.steps_per_second))
@@ -89,10 +87,10 @@ def rate(rounds: int) -> None:
     for threads in (1, 2):
         found: dict[str, list[float]] = {name: [] for name in ("MLP", "torch's own limit", "LSTM")}
         for _ in range(rounds):
-            found["MLP"].append(passes(threads, 8192))
-            found["torch's own limit"].append(limit(threads, 8192))
+            found["MLP"].append(passes(threads, RATE))
+            found["torch's own limit"].append(limit(threads, RATE["minibatch_size"]))
             # By default an LSTM has all cores, and torch one: its waiting threads would be in the way.
-            found["LSTM"].append(passes(1 if threads == 1 else None, 8192, lstm=True))
+            found["LSTM"].append(passes(1 if threads == 1 else None, RATE, lstm=True))
         for name, values in found.items():
             print(f"{threads} torch threads, {name}: {median([value / 1000 for value in values])} k passes/s")
         for name, one, other in (("MLP / limit", "MLP", "torch's own limit"), ("LSTM / MLP", "LSTM", "MLP")):
@@ -101,6 +99,11 @@ def rate(rounds: int) -> None:
             print(
                 f"{threads} torch threads, {name}: {statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})"
             )
+    pairs = [(passes(None, {}), passes(None, {}, lstm=True)) for _ in range(rounds)]
+    print(f"default settings, MLP: {median([mlp / 1000 for mlp, _ in pairs])} k passes/s")
+    ratios = [lstm / mlp for mlp, lstm in pairs]
+    low, high = min(ratios), max(ratios)
+    print(f"default settings, LSTM / MLP: {statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})")
 
 
 # -- beside Stable-Baselines3 --------------------------------------------------------------------------------
