@@ -51,7 +51,8 @@ class Env:
       its last, and its ``mask`` is cleared after the step.
     - An agent whose ``mask`` is clear does not act, and its action is not read. The env may clear ``mask``
       of an agent that waits for its turn: rewards and ends that it gets meanwhile belong to its last
-      action. The env may set ``mask`` of an agent that had finished: it returns and begins an episode.
+      action, or to none if it has not acted yet. The env may set ``mask`` of an agent that had finished: it
+      returns and begins an episode.
     - When no agent is left to act, the episode is over and the vec resets the env, as its autoreset
       mode says.
 

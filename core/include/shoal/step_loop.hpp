@@ -139,7 +139,8 @@ class StepLoop {
     }
 
     bool restart(npy_intp row, PyObject* infos, const char*& verb) {
-        rewards_[row] = 0.0;
+        rewards_[row] = returns_[row] = 0.0;
+        lengths_[row] = 0;
         terminations_[row] = truncations_[row] = NPY_FALSE;
         resets_[row] = mask_[row] = beginning_[row] = NPY_TRUE;
         return begin_episode(row, infos, verb);

@@ -228,6 +228,8 @@ class StepLoop:
         np.add(arena.episode_lengths, acting, arena.episode_lengths)
         arena.resets[:] = False
         arena.resets[restarted] = True
+        arena.episode_returns[restarted] = 0.0
+        arena.episode_lengths[restarted] = 0
         arena.mask[:] = True
         if not self._same_step:
             arena.mask[ended] = False

@@ -53,10 +53,19 @@ def keep(info: Any) -> Any:
 
 def begin_episodes(arena: Arena, rows: NDArray[np.bool_]) -> None:
     """Bring the columns up to date after a reset of some rows."""
+    # No row carries a transition now, so that none is counted twice.
+    clear_step(arena)
     arena.episode_returns[rows] = 0.0
     arena.episode_lengths[rows] = 0
-    # No row carries a transition now, so that none is counted twice.
-    arena.rewards[:] = 0.0
-    arena.terminations[:] = False
-    arena.truncations[:] = False
     arena.resets[:] = True
+
+
+def clear_step(arena: Arena) -> None:
+    """Clear what the last step wrote beside observations, and the totals of the episodes that it ended."""
+    ended = arena.terminations | arena.truncations
+    if ended.any():
+        arena.episode_returns[ended] = 0.0
+        arena.episode_lengths[ended] = 0
+        arena.terminations[:] = False
+        arena.truncations[:] = False
+    arena.rewards[:] = 0.0

@@ -129,10 +129,10 @@ class Rollout:
     def finish(self, batch: Batch, rows: Index) -> NDArray[np.int64]:
         """Write down what came of the last actions; returns rows whose columns lack only a last value."""
         # Before its first action a row has nothing to finish: what is written then is written over later.
-        at = self._at(rows, 1)
-        self._rewards[at] = batch.rewards
+        at, carries = self._at(rows, 1), ~batch.resets
+        # An agent that has not acted yet may be rewarded: no action is to blame for it.
+        self._rewards[at] = np.where(carries, batch.rewards, 0)
         self._terminations[at], self._truncations[at] = batch.terminations, batch.truncations
-        np.logical_not(batch.resets, out=(carries := np.empty_like(batch.resets)))
         self._carries[at] = carries
         if self._together:
             return np.arange(self.rows) if self._cursor[0] == self.horizon else np.zeros(0, np.int64)

@@ -124,7 +124,7 @@ def single(parts: Parts) -> Callable[..., int]:
     def body(
         verb, states, bytes_of_states, rngs, parameters, elapsed, actions, observations,
         bytes_of_observations, finals, rewards, terminations, truncations, mask, resets, starts, returns,
-        lengths, acting, chosen, keys, seeded,
+        lengths, acting, finished, chosen, keys, seeded,
     ):  # fmt: skip
         acted, ended = 0, 0
         if verb == RESET:
@@ -174,28 +174,32 @@ def several(parts: Parts) -> Callable[..., int]:
     max_steps = parts.max_steps
 
     @parts.wrap
-    def begin(i, states, bytes_of_states, rngs, parameters, elapsed, observations, mask, starts):
+    def begin(i, states, bytes_of_states, rngs, parameters, elapsed, observations, mask, starts, finished):
         for place in range(bytes_of_states.shape[1]):
             bytes_of_states[i, place] = 0
         elapsed[i] = 0
         for agent in range(mask.shape[1]):
             mask[i, agent] = starts[i, agent] = True
+            finished[i, agent] = False
         reset(states[i], rng_at(rngs, i), observations[i], mask[i], config_at(parameters, i))
 
     def body(
         verb, states, bytes_of_states, rngs, parameters, elapsed, actions, observations,
         bytes_of_observations, finals, rewards, terminations, truncations, mask, resets, starts, returns,
-        lengths, acting, chosen, keys, seeded,
+        lengths, acting, finished, chosen, keys, seeded,
     ):  # fmt: skip
         acted, ended, agents = 0, 0, mask.shape[1]
         for i in range(len(states)):
-            somebody = False
+            goes_on = False
             for agent in range(agents):
                 acting[i, agent] = mask[i, agent]
-                somebody |= mask[i, agent]
+                goes_on |= mask[i, agent]
+                if terminations[i, agent] or truncations[i, agent]:  # in the last step, which reported them
+                    returns[i, agent] = 0.0
+                    lengths[i, agent] = 0
                 rewards[i, agent] = 0.0
                 terminations[i, agent] = truncations[i, agent] = False
-            if verb == RESET or not somebody:
+            if verb == RESET or not goes_on:
                 for agent in range(agents):
                     resets[i, agent] = True
                 if verb == RESET:
@@ -208,7 +212,10 @@ def several(parts: Parts) -> Callable[..., int]:
                         returns[i, agent] = 0.0
                         lengths[i, agent] = 0
                 if verb in (RESET, STEP_NEXT):
-                    begin(i, states, bytes_of_states, rngs, parameters, elapsed, observations, mask, starts)
+                    begin(
+                        i, states, bytes_of_states, rngs, parameters, elapsed, observations, mask, starts,
+                        finished,
+                    )  # fmt: skip
                 continue
             step(
                 states[i], actions[i], rng_at(rngs, i), observations[i], rewards[i], terminations[i], mask[i],
@@ -218,8 +225,9 @@ def several(parts: Parts) -> Callable[..., int]:
             late = max_steps > 0 and elapsed[i] >= max_steps
             over = True
             for agent in range(agents):
-                if starts[i, agent] and not acting[i, agent]:
-                    # It has finished, or has not acted yet: what the env writes for it means nothing.
+                if acting[i, agent]:
+                    finished[i, agent] = False  # it may have returned
+                if finished[i, agent]:  # what the env still writes for it is dropped
                     rewards[i, agent] = 0.0
                     terminations[i, agent] = False
                 elif terminations[i, agent]:
@@ -230,29 +238,37 @@ def several(parts: Parts) -> Callable[..., int]:
                     over = False
             for agent in range(agents):
                 acts, begins = acting[i, agent], starts[i, agent]
-                absent = begins and not acts
-                # Whom the env has left without a word was cut off, as is everybody when the time is up.
-                if not absent and (late or (over and not terminations[i, agent])):
-                    truncations[i, agent] = True
-                total, length = rewards[i, agent], 0
+                returns[i, agent] += rewards[i, agent]
                 if acts:
                     acted += 1
-                    length = 1
-                if not (acts and begins):
-                    total += returns[i, agent]
-                    length += lengths[i, agent]
-                returns[i, agent] = total
-                lengths[i, agent] = length
-                resets[i, agent] = absent
+                    lengths[i, agent] += 1
+                # When the time is up, or the env has ended without a flag for them, agents are truncated that
+                # have acted or were rewarded; the others had no part in the episode.
+                took_part = (acts or not begins or returns[i, agent] != 0.0) and not finished[i, agent]
+                if took_part and (late or (over and not terminations[i, agent])):
+                    truncations[i, agent] = True
+                resets[i, agent] = begins and not acts
                 done = terminations[i, agent] or truncations[i, agent]
-                starts[i, agent] = done or absent
+                starts[i, agent] = done or (begins and not acts)
                 if done:
+                    finished[i, agent] = True
                     ended += 1
                     if verb == STEP_SAME:
                         for place in range(finals.shape[2]):
                             finals[i, agent, place] = bytes_of_observations[i, agent, place]
             if over and verb == STEP_SAME:
-                begin(i, states, bytes_of_states, rngs, parameters, elapsed, observations, mask, starts)
+                begin(
+                    i,
+                    states,
+                    bytes_of_states,
+                    rngs,
+                    parameters,
+                    elapsed,
+                    observations,
+                    mask,
+                    starts,
+                    finished,
+                )
         return acted + (ended << 32)
 
     return body

@@ -14,7 +14,7 @@ from shoal.native.spec import Spec, row_dtype
 ORDER = (
     "states", "bytes_of_states", "rngs", "parameters", "elapsed", "actions", "observations",
     "bytes_of_observations", "finals", "rewards", "terminations", "truncations", "mask", "resets", "starts",
-    "returns", "lengths", "acting", "chosen", "keys", "seeded",
+    "returns", "lengths", "acting", "finished", "chosen", "keys", "seeded",
 )  # fmt: skip
 """As the bodies of kernels take them."""
 
@@ -41,7 +41,7 @@ def kinds(spec: Spec) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         "finals": raw,
         "rewards": (real, agents),
         **dict.fromkeys(
-            ("terminations", "truncations", "mask", "resets", "starts", "acting"), (flag, agents)
+            ("terminations", "truncations", "mask", "resets", "starts", "acting", "finished"), (flag, agents)
         ),
         "returns": (real, agents),
         "lengths": (whole, agents),
@@ -93,6 +93,7 @@ class Columns:
             "returns": arena.episode_returns,
             "lengths": arena.episode_lengths,
             "acting": np.zeros(len(arena), np.bool_),
+            "finished": np.zeros(len(arena), np.bool_),  # agents that have ended in this episode
             "chosen": np.zeros(num_envs, np.bool_),
             "keys": np.zeros(num_envs, np.uint64),
             "seeded": np.zeros(num_envs, np.bool_),

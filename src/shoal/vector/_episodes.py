@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal._core.run import begin_episodes
+from shoal._core.run import begin_episodes, clear_step
 from shoal.buffers import Arena
 
 
@@ -20,6 +20,10 @@ class Episodes:
         self._arena.starts[rows] = True
         begin_episodes(self._arena, rows)
 
+    def clear(self) -> None:
+        """Clear what the last step wrote: the next one is about to begin."""
+        clear_step(self._arena)
+
     def settle(self, acting: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """A step has been written; `acting` rows took their action.
 
@@ -27,14 +31,11 @@ class Episodes:
             The rows whose episode has just ended.
         """
         arena, starts = self._arena, self._arena.starts
-        begun = acting & starts
-        arena.episode_returns[begun] = 0.0
-        arena.episode_lengths[begun] = 0
         np.add(arena.episode_returns, arena.rewards, out=arena.episode_returns)
         np.add(arena.episode_lengths, acting, out=arena.episode_lengths)
-        # A row that neither acts nor begins an episode waits: it has not been reset.
+        # A row that has acted in its episode and does not act now waits: it carries a transition.
         np.logical_and(starts, ~acting, out=arena.resets)
         done: NDArray[np.bool_] = arena.terminations | arena.truncations
-        starts ^= begun
+        starts &= ~acting
         starts |= done
         return done

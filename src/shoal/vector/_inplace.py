@@ -66,35 +66,33 @@ class InPlaceStepper:
         return infos
 
     def step(self) -> Infos:
-        """Step every env that has somebody to act; reset the others."""
+        """Step every env in which an agent acts; reset the others."""
         if not self._begun.all():
             raise ResetNeeded("a shoal.Env has no rows before its first reset: call reset() first")
         arena, starts = self._arena, self._arena.starts
         acting = arena.mask.copy()
-        arena.rewards[:] = 0.0
-        arena.terminations[:] = False
-        arena.truncations[:] = False
+        self._episodes.clear()
         said: list[Infos] = []
         for index, acts in enumerate(self._by_env(acting)):
             if acts:
                 said.append(self._call(index, "step", self._envs[index].actions))
             else:  # finished by the last step, under NEXT_STEP
                 said.append(self._reset_one(index, None, None))
-        # What the env still writes for an agent that has finished means nothing, also if it returns now.
+        # What the env still writes for an agent that has finished is dropped, also if it returns now.
         self._finished &= ~acting
         arena.mask[(arena.terminations | arena.truncations) & ~self._finished] = False
-        # An agent that has finished, or has not acted yet, has no transition; one that waits for its turn
-        # has: what happens to it meanwhile belongs to its last action.
-        absent = starts & ~acting
-        if absent.any():
-            arena.rewards[absent] = 0.0
-            arena.terminations[absent] = False
-            arena.truncations[absent] = False
+        if self._finished.any():
+            arena.rewards[self._finished] = 0.0
+            arena.terminations[self._finished] = False
+            arena.truncations[self._finished] = False
         over = np.array([not acts for acts in self._by_env(arena.mask)])
         if over.any():
-            # An agent that the env left without a word when it ended has been cut off.
+            # The env may have ended without flags for some agents. Those that have acted or were rewarded are
+            # truncated; the others had no part in the episode.
             done = arena.terminations | arena.truncations
-            arena.truncations[np.repeat(over, self._agents) & ~done & ~absent] = True
+            rewarded = arena.episode_returns + arena.rewards != 0
+            took_part = (acting | ~starts | rewarded) & ~self._finished
+            arena.truncations[np.repeat(over, self._agents) & ~done & took_part] = True
         if self._run.mode is AutoresetMode.SAME_STEP:
             self._keep_finals(said)
             for index in np.flatnonzero(over).tolist():

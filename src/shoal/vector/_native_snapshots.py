@@ -31,7 +31,7 @@ class NativeSnapshots(VectorEnv):
     @property
     def _own_columns(self) -> tuple[str, ...]:
         finals = ("finals",) if self._step_verb == STEP_SAME else ()
-        return ("states", "rngs", "elapsed", *finals)
+        return ("states", "rngs", "elapsed", "finished", *finals)
 
     def snapshot(self, env_ids: Sequence[int] | None = None) -> dict[str, Any]:
         """All envs, or some, exactly as they are now, in a form that can be pickled.

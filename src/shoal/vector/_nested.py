@@ -68,6 +68,7 @@ class NestedStepper:
         actions = self._run.action.root.values(columns)
         obs, rewards, terminations, truncations, infos = self._call("step", actions)
         self._write(obs, "step")
+        self._episodes.clear()
         arena.rewards[:] = rewards
         arena.terminations[:] = terminations
         arena.truncations[:] = truncations

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from shoal._core.run import Infos
+from shoal._core.run import Infos, clear_step
 from shoal.buffers import Arena
 from shoal.errors import RestartWarning
 from shoal.layout import Layout
@@ -148,11 +148,11 @@ class Restarts:
         if verb == "reset":
             return infos + self._reset(part)
         arena, kept = self._rows(share, part)
-        kept.episode_returns[kept.starts], kept.episode_lengths[kept.starts] = 0.0, 0  # of the episode before
+        clear_step(kept)
         arena.copy_from(kept)
-        # Whoever acts, and whoever waits for them in the same episode.
+        # Agents that act, and agents that wait for them and have acted or were rewarded in the same episode.
         alive = np.repeat(kept.mask.reshape(-1, share.agents).any(1), share.agents)
-        cut = kept.mask | (alive & ~kept.starts)
+        cut = kept.mask | (alive & (~kept.starts | (kept.episode_returns != 0)))
         if share.mode is AutoresetMode.SAME_STEP:
             infos += [(row, self._final(kept, row, share.flat)) for row in np.flatnonzero(cut).tolist()]
             infos += self._reset(part)
