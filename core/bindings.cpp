@@ -5,6 +5,7 @@
 #include "shoal/native_loop.hpp"
 #include "shoal/pack.hpp"
 #include "shoal/python.hpp"
+#include "shoal/rehearsal.hpp"
 #include "shoal/signals.hpp"
 #include "shoal/step_loop.hpp"
 #include "shoal/surrogate.hpp"
@@ -13,6 +14,7 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 namespace nb = nanobind;
@@ -226,4 +228,9 @@ NB_MODULE(_native, module) {
         .def("answer", &shoal::WorkerSignals::answer);
 
     module.def("die_with_parent", &shoal::die_with_parent);
+    module.def("rehearse", [](const std::vector<double>& shares, std::pair<int, int> own, std::pair<int, int> theirs,
+                              double seconds) {
+        const nb::gil_scoped_release others_may_run;
+        return shoal::Rehearsal(shares, {own.first, own.second}, {theirs.first, theirs.second}).run(seconds);
+    }, "shares"_a, "own"_a, "theirs"_a, "seconds"_a);
 }

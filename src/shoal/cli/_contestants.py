@@ -48,6 +48,7 @@ class Task:
         seconds: That this took.
         action_space: Of all rows.
         batches: Actions for all rows, the same for everybody.
+        backend: "all" of Shoal's, or "auto": the one that `shoal.make` chooses.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Task:
     seconds: float
     action_space: gymnasium.Space[Any]
     batches: list[Any]
+    backend: str = "all"
 
     @property
     def creators(self) -> list[Callable[[], Any]]:
@@ -74,8 +76,7 @@ class Task:
         return {
             BARE: bare,
             **({} if self.source.native is None else {NATIVE: native}),
-            SERIAL: serial,
-            PROCESSES: processes,
+            **({MADE: made} if self.backend == "auto" else {SERIAL: serial, PROCESSES: processes}),
             SYNC: gymnasium_sync,
             ASYNC: gymnasium_async,
         }
@@ -90,7 +91,9 @@ class Task:
             raise Unfit(f"makes an object for each env: measured up to {MOST_OBJECTS} compiled envs")
 
 
-def set_task(name: str, num_envs: int, num_workers: int | None, kwargs: Mapping[str, Any]) -> Task:
+def set_task(
+    name: str, num_envs: int, num_workers: int | None, kwargs: Mapping[str, Any], backend: str = "all"
+) -> Task:
     """Find the env, make a first one, and draw actions for all.
 
     Raises:
@@ -116,7 +119,7 @@ def set_task(name: str, num_envs: int, num_workers: int | None, kwargs: Mapping[
     space = batch_space(single, rows)
     space.seed(0)
     batches = [space.sample() for _ in range(max(4, min(64, NUM_ACTIONS // rows)))]
-    return Task(name, num_envs, num_workers, kwargs, source, first, seconds, space, batches)
+    return Task(name, num_envs, num_workers, kwargs, source, first, seconds, space, batches, backend)
 
 
 def _place(error: Exception) -> str:
@@ -158,14 +161,17 @@ def processes(task: Task) -> Loop:
 
 
 def made(task: Task) -> Loop:
-    """An engine behind our contract."""
+    """What `shoal.make` gives if it is left to choose; of an engine, that behind our contract."""
     return _ours(task, num_workers=task.num_workers)
 
 
 def _ours(task: Task, **options: Any) -> Loop:
     vec = shoal.make(task.name, task.num_envs, env_kwargs=task.kwargs, copy=False, **options)
     _begin(vec)
-    return (VectorLoop if vec.agents_per_env == 1 else AgentsLoop)(vec, task.batches)
+    loop = (VectorLoop if vec.agents_per_env == 1 else AgentsLoop)(vec, task.batches)
+    if vec.chosen_because and not task.source.steps_many:
+        loop.remark = f"shoal.make chose {type(vec).__name__}: {vec.chosen_because}."
+    return loop
 
 
 def direct(task: Task) -> Loop:

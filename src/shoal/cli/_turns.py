@@ -31,7 +31,12 @@ class Loop:
 
     Args:
         batches: Actions for one vector step each.
+
+    Attributes:
+        remark: What there is to say of it below the table.
     """
+
+    remark = ""
 
     def __init__(self, batches: Sequence[Any]) -> None:
         self.batches = batches
@@ -175,10 +180,12 @@ class Outcome:
     Attributes:
         turns: For each turn, the steps per second of everybody.
         failures: Why somebody is not among them, in a few words.
+        remarks: Lines to print below the table.
     """
 
     turns: list[dict[str, float]] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
 
     def drop(self, name: str, why: str) -> None:
         """Forget all about somebody, but why."""

@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from rich.console import Console
@@ -67,6 +67,9 @@ class Bench:
     ] = None
     """Worker processes of shoal.Multiprocessing; threads of shoal.Native."""
 
+    backend: Literal["all", "auto"] = "all"
+    """Which of Shoal's backends take part: all, or auto: the one that shoal.make chooses here."""
+
     seconds: float = 10.0
     """For all measurements together."""
 
@@ -109,12 +112,13 @@ class Bench:
         display.say(f"looking for {self.env}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of packages that are imported
-            task = set_task(self.env, self.num_envs, self.num_workers, kwargs)
+            task = set_task(self.env, self.num_envs, self.num_workers, kwargs, self.backend)
         outcome = Outcome()
         loops: list[Loop] = []
         try:
             with warnings.catch_warnings(record=True) as warned:
                 contestants, patience = _make(task, outcome, loops, display, interrupts)
+                outcome.remarks = [loop.remark for loop in loops if loop.remark]
                 display.say(f"{self.num_envs} x {self.env}")
 
                 def show(elapsed: float) -> None:
@@ -185,7 +189,7 @@ def table(task: Task, outcome: Outcome, width: int) -> list[Text]:
             reason = f"{name.ljust(widths[0])}  {outcome.failures[name]}"
             lines.append(Text(_cut(reason, width), style="yellow"))
     if ran:
-        lines += [Text(), *(Text(line, style="dim") for line in _explained(task, ran))]
+        lines += [Text(), *(Text(line, style="dim") for line in _explained(task, outcome, ran))]
     return lines
 
 
@@ -233,8 +237,8 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-def _explained(task: Task, ran: Sequence[str]) -> list[str]:
-    lines = ["Medians over all turns; a ratio is taken within each turn."]
+def _explained(task: Task, outcome: Outcome, ran: Sequence[str]) -> list[str]:
+    lines = ["Medians over all turns; a ratio is taken within each turn.", *outcome.remarks]
     if BARE in ran:
         lines.append("bare: one env in a Python loop, all that one process can do.")
     if not task.source.steps_many and agents_of(task.first) > 1:

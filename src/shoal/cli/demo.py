@@ -46,7 +46,7 @@ class Demo:
         print(
             "1. How fast envs step: CartPole, written in Python, in vector envs of Gymnasium's and Shoal's\n"
         )
-        Bench("CartPole-v1", seconds=self.seconds).run()
+        Bench("CartPole-v1", backend="auto", seconds=self.seconds).run()
         print(f"\n2. PPO learns {ENV}, the same game compiled, until its mean return is {SOLVED:g}\n")
         folder = Path(self.run_dir or f"runs/demo-{datetime.now():%Y%m%d-%H%M%S}")
         with (

@@ -254,10 +254,8 @@ class AsyncVerbs(VectorEnv):
     def _kind(self) -> dict[str, Any]:
         return {**super()._kind(), "batch size": self.batch_size, "order": self._order}
 
-    def __repr__(self) -> str:
-        """Backend, env and counts."""
-        sync = super().__repr__().removeprefix("Async")
-        return f"{sync[:-1]}, batch_size={self.batch_size}, order={self._order!r})"
+    def _counts(self) -> dict[str, Any]:
+        return {**super()._counts(), "batch_size": self.batch_size, "order": self._order}
 
 
 def env_ids_text(ids: NDArray[Any]) -> str:

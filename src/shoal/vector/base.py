@@ -79,9 +79,11 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         autoreset_mode: When a finished env is reset.
         metadata: Of the first env, with ``autoreset_mode``.
         env_name: By which `shoal.make` was asked for the envs, if by one.
+        chosen_because: Why `shoal.make` chose this backend, if that was left to it.
     """
 
     env_name = ""
+    chosen_because = ""
 
     def __init__(
         self,
@@ -542,8 +544,13 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             raise AlreadyPending(problem, self._pending)
 
     def __repr__(self) -> str:
-        """Backend, env and counts."""
+        """Backend, env and counts, and why ``backend="auto"`` chose it."""
         known = self.env_name or ("" if self.spec is None else self.spec.id)
-        name = f"{known}, " if known else ""
-        agents = "" if self.agents_per_env == 1 else f", agents_per_env={self.agents_per_env}"
-        return f"{type(self).__name__}({name}num_envs={self.num_envs}{agents})"
+        parts = [known, *(f"{name}={value!r}" for name, value in self._counts().items())]
+        parts.append(f"auto: {self.chosen_because}" if self.chosen_because else "")
+        return f"{type(self).__name__.removeprefix('Async')}({', '.join(filter(None, parts))})"
+
+    def _counts(self) -> dict[str, Any]:
+        """What `repr` shows, by the names of the arguments."""
+        agents = {} if self.agents_per_env == 1 else {"agents_per_env": self.agents_per_env}
+        return {"num_envs": self.num_envs, **agents}

@@ -79,8 +79,9 @@ def make(
         wrappers: Put around each env, the first one innermost.
         render_mode: Passed to whatever makes the env.
         backend: ``"serial"``, ``"multiprocessing"``, ``"native"``, or ``"auto"``: Native for compiled envs;
-            Serial for one env, on one core, and for envs that step many at once by themselves, else
-            Multiprocessing; always Multiprocessing if an argument is given that only it has.
+            Multiprocessing if an argument is given that only it has; Serial for one env, on one core, and for
+            envs that step many at once by themselves. Else a measurement decides: one env is built in this
+            process, stepped for some milliseconds and closed. ``repr(vec)`` says what was found.
         num_workers: See `shoal.Multiprocessing`, as for all arguments down to `order` and from `timeout` on.
         envs_per_worker: See there.
         batch_size: See there.
@@ -157,14 +158,18 @@ def make(
     if any(source.steps_many for source in sources):
         creators, num_envs = _engines(sources, count, kwargs, wrappers, mode_of_reset, for_processes), None
         alone = True
-    chosen = _choose(backend, for_processes, alone=alone)
-    vec = chosen(
+    reason = ""
+    if backend == "auto":
+        asked_for = [name for name, value in for_processes.items() if value != "sync"]
+        backend, reason = _automatic(creators_of(creators, num_envs), mode_of_reset, asked_for, alone=alone)
+    vec = _backend(backend, for_processes)(
         creators,
         num_envs,
         observation_mode=observation_mode,
         **common,
         **for_processes,
     )
+    vec.chosen_because = reason
     return _named(vec, sources)
 
 
@@ -291,12 +296,26 @@ def _engines(
     return [_Recipe(create, {**kwargs, "num_envs": n, "autoreset_mode": mode}, ()) for n in sizes]
 
 
-def _choose(backend: str, for_processes: dict[str, Any], *, alone: bool) -> Callable[..., VectorEnv]:
-    if backend == "auto":
-        has_use = not alone and usable_cores() > 1 and Multiprocessing.is_available()
-        asked = any(value != "sync" for value in for_processes.values())
-        backend = "multiprocessing" if has_use or asked else "serial"
-    if backend == "multiprocessing":
+def _automatic(
+    creators: list[Creator], mode: AutoresetMode, asked_for: Sequence[str], *, alone: bool
+) -> tuple[str, str]:
+    """The backend that ``"auto"`` stands for, and why: empty if an argument leaves no choice."""
+    if asked_for:
+        return "multiprocessing", ""
+    if alone:
+        return "serial", "nothing to step beside it"
+    if usable_cores() == 1:
+        return "serial", "one core"
+    if not Multiprocessing.is_available():
+        return "serial", "no processes without Linux and the compiled core"
+    from shoal.vector.choosing import choose  # needs Linux
+
+    choice = choose(creators, mode)
+    return choice.backend, choice.reason
+
+
+def _backend(name: str, for_processes: dict[str, Any]) -> Callable[..., VectorEnv]:
+    if name == "multiprocessing":
         return Multiprocessing
     if for_processes.get("mode") == "sync":
         del for_processes["mode"]  # it always is

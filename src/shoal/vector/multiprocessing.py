@@ -396,10 +396,9 @@ class Multiprocessing(VectorEnv):
                 "it: make a new one here"
             )
 
-    def __repr__(self) -> str:
-        """Backend, env and counts."""
-        steps = ", parent_steps=True" if self.parent_steps else ""
-        return f"{super().__repr__()[:-1]}, num_workers={self.num_workers}{steps})"
+    def _counts(self) -> dict[str, Any]:
+        own = {"parent_steps": True} if self.parent_steps else {}
+        return {**super()._counts(), "num_workers": self.num_workers, **own}
 
 
 _open: weakref.WeakSet[Multiprocessing] = weakref.WeakSet()

@@ -412,10 +412,8 @@ class Native(NativeSnapshots):
                 "make a new one here"
             )
 
-    def __repr__(self) -> str:
-        """Backend, env and counts."""
-        how = "debug=True" if self.debug else f"num_workers={self.num_workers}"
-        return f"{super().__repr__()[:-1]}, {how})"
+    def _counts(self) -> dict[str, Any]:
+        return {**super()._counts(), **({"debug": True} if self.debug else {"num_workers": self.num_workers})}
 
 
 def _threads(num_workers: Any) -> int:

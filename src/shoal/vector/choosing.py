@@ -1,0 +1,151 @@
+"""``backend="auto"``: Serial or Multiprocessing, by a measurement of some tens of milliseconds.
+
+    one env: its time per step --> a step of all envs here, and in workers: rehearsed --> the shorter one
+
+One env is built in this process, stepped with random actions and closed again. Then the core rehearses a
+step of all envs with loops of that length, here and on threads that wait for each other as workers do
+(core/include/shoal/rehearsal.hpp). So the price of waiting, and other programs that want the cores, are
+measured and not guessed.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from shoal.emulation import Creator
+from shoal.vector._cores import patience_with, usable_cores
+from shoal.vector._plan import split
+from shoal.vector.serial import Serial
+
+PROBE = 0.008  # seconds that one env is stepped, and at least one step
+REHEARSAL = 0.06  # seconds at most
+LONGEST_STEP = 4e6  # nanoseconds: a longer step of all envs is rehearsed as a part of it
+CHUNK = 50_000  # nanoseconds between two looks at the clock
+# Nanoseconds of Python that a step in workers takes beyond one in this process.
+EXTRA = 6_000
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A backend, and why it was chosen.
+
+    Attributes:
+        backend: "serial" or "multiprocessing".
+        reason: In a few words.
+    """
+
+    backend: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a step of that which one creator makes takes, in nanoseconds: one env, or a vector env.
+
+    Attributes:
+        working: Of the processor.
+        waiting: For anything else, such as a sleep or a socket.
+    """
+
+    working: float
+    waiting: float
+
+
+def choose(creators: list[Creator], mode: AutoresetMode) -> Choice:
+    """Measure which backend steps these envs faster. The first creator stands for all."""
+    cores = usable_cores()
+    sizes = split(len(creators), None, None, cores, parent_steps=False)
+    try:
+        cost = measure(creators[0], mode)
+    except Exception as error:  # the vec will raise it again, in its time and with the env's number
+        return Choice("multiprocessing", f"the probe failed with {type(error).__name__}")
+    if cost.waiting > cost.working:
+        return Choice("multiprocessing", f"an env waits for {duration(cost.waiting)} in each step")
+    try:
+        alone, together = rehearse(cost.working, sizes, cores)
+    except RuntimeError:  # no thread to be had: then hardly a process
+        return Choice("serial", "the machine has no threads left")
+    reason = f"a step takes {duration(alone)} here and {duration(together)} in {len(sizes)} workers"
+    return Choice("multiprocessing" if together < alone else "serial", reason)
+
+
+def rehearse(cost: float, sizes: list[int], cores: int) -> tuple[float, float]:
+    """A step of all envs in this process and in workers, in nanoseconds.
+
+    Args:
+        cost: Of what one creator makes, in nanoseconds.
+        sizes: Creators of each worker.
+        cores: That this process may use.
+    """
+    from shoal._core._native import rehearse as rehearse_in_core
+
+    part = min(1.0, LONGEST_STEP / (cost * sum(sizes)))
+    own, theirs = patience_with(len(sizes), cores)
+    alone, together = rehearse_in_core([part * cost * size for size in sizes], own, theirs, REHEARSAL)
+    return alone / part, together / part + EXTRA
+
+
+def measure(creator: Creator, mode: AutoresetMode) -> Cost:
+    """Build what the creator makes, step it for some milliseconds with random actions, and close it."""
+    if mode is AutoresetMode.DISABLED:
+        mode = AutoresetMode.NEXT_STEP  # so that there is nothing to do between two steps
+    with undisturbed(), Serial(creator, 1, autoreset_mode=mode, seed=0) as vec:
+        vec.reset()
+        _timed(vec, 1)  # the first step may import or compile something
+        working = passed = switches = steps = 0
+        length, end = 1, time.perf_counter() + PROBE
+        while not steps or time.perf_counter() < end:
+            worked, took, left = _timed(vec, length)
+            working, passed, switches = working + worked, passed + took, switches + left
+            steps += length
+            if took < CHUNK:
+                length *= 2
+    # A thread that is preempted does not work either, but it does not leave its core of its own accord.
+    waiting = passed - working if switches >= steps / 2 else 0
+    return Cost(max(1.0, working / steps), waiting / steps)
+
+
+def _timed(vec: Serial, steps: int) -> tuple[int, int, int]:
+    """Nanoseconds of this thread for so many steps, those that passed, and how often it left its core."""
+    vec._whole.actions.write(vec.action_space.sample(), vec._mask)
+    left = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    worked, passed = time.thread_time_ns(), time.perf_counter_ns()
+    for _ in range(steps):
+        vec._begin_step()  # not `step`: what that takes beside the envs is the same for any number of them
+    worked, passed = time.thread_time_ns() - worked, time.perf_counter_ns() - passed
+    return worked, passed, resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - left
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Leave the global random streams as they are, and warnings to the envs of the vec."""
+    ours, numpys = random.getstate(), np.random.get_state()  # noqa: NPY002 - what envs may still use
+    torch = sys.modules.get("torch")
+    torchs = None if torch is None else torch.get_rng_state()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        random.setstate(ours)
+        np.random.set_state(numpys)  # noqa: NPY002
+        if torch is not None:
+            torch.set_rng_state(torchs)
+
+
+def duration(nanoseconds: float) -> str:
+    """A time with its unit, to two digits."""
+    for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
+        if nanoseconds >= size:
+            return f"{nanoseconds / size:{'.0f' if nanoseconds >= 100 * size else '.2g'}} {unit}"
+    return f"{nanoseconds:.0f} ns"

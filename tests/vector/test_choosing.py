@@ -1,0 +1,188 @@
+"""backend="auto": what is measured, what is chosen, and what the measurement leaves as it was."""
+
+import random
+import warnings
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+
+import shoal
+from shoal import _core
+from shoal.testing import SentinelEnv, SlowEnv
+from shoal.vector import choosing, making
+
+pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
+
+
+@pytest.fixture(autouse=True)
+def _two_cores(monkeypatch):
+    for module in (making, choosing):
+        monkeypatch.setattr(module, "usable_cores", lambda: 2)
+
+
+@pytest.fixture
+def rehearsed(monkeypatch):
+    """Let a rehearsal find what it is told, in nanoseconds."""
+    return lambda *found: monkeypatch.setattr(choosing, "rehearse", lambda *_: found)
+
+
+class Counted(SentinelEnv):
+    """Counts, in this process, the envs that were built and those that were closed."""
+
+    built = closed = 0
+
+    def __init__(self):
+        super().__init__(0)
+        type(self).built += 1
+
+    def close(self):
+        type(self).closed += 1
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        (
+            (650_000, 360_000),
+            "Multiprocessing(num_envs=4, num_workers=2, auto: a step takes 650 us here and ",
+        ),
+        ((41_000, 46_000), "Serial(num_envs=4, auto: a step takes 41 us here and 46 us in 2 workers)"),
+    ],
+    ids=["processes", "serial"],
+)
+def test_the_shorter_step_is_chosen_and_repr_says_why(rehearsed, found, shown):
+    rehearsed(*found)
+    with shoal.make(partial(SentinelEnv, 0), 4) as vec:
+        assert repr(vec).startswith(shown)
+        assert (
+            vec.chosen_because
+            == f"a step takes {found[0] // 1000} us here and {found[1] // 1000} us in 2 workers"
+        )
+
+
+def test_one_env_is_built_for_it_and_closed(rehearsed):
+    rehearsed(1.0, 2.0)
+    Counted.built = Counted.closed = 0
+    with shoal.make(Counted, 3) as vec:
+        assert type(vec) is shoal.Serial
+        assert (Counted.built, Counted.closed) == (4, 1)
+    assert Counted.closed == 4
+
+
+def test_a_backend_that_is_named_is_not_measured(monkeypatch):
+    monkeypatch.setattr(choosing, "measure", None)
+    Counted.built = 0
+    for options in ({"backend": "serial"}, {"backend": "multiprocessing"}, {"num_workers": 2}):
+        with shoal.make(Counted, 2, **options) as vec:
+            assert not vec.chosen_because
+            assert "auto" not in repr(vec)
+    assert Counted.built == 2  # by Serial; workers build their own
+
+
+def test_random_streams_and_warnings_are_left_alone(rehearsed):
+    torch = pytest.importorskip("torch")
+
+    class Careless(SentinelEnv):
+        def reset(self, *, seed=None, options=None):
+            warnings.warn("reset with a warning", stacklevel=1)
+            random.random()
+            np.random.random()  # noqa: NPY002
+            torch.rand(1)
+            return super().reset(seed=seed, options=options)
+
+    rehearsed(1.0, 2.0)
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    torch.manual_seed(1)
+    expected = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # noqa: NPY002
+    with shoal.make(lambda: Careless(0), 2) as vec:
+        found = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # noqa: NPY002
+        assert found == expected
+        with pytest.warns(UserWarning, match="reset with a warning"):
+            vec.reset(seed=0)
+
+
+def test_an_env_that_waits_goes_to_processes():
+    with shoal.make(lambda: SlowEnv(0, seconds=0.002), 4) as vec:
+        assert type(vec) is shoal.Multiprocessing
+        assert vec.chosen_because.startswith("an env waits for ")
+
+
+@pytest.mark.parametrize("when", ["reset", "step"])
+def test_an_env_that_raises_in_the_measurement_raises_in_its_time(when):
+    class Picky(SentinelEnv):
+        def reset(self, *, seed=None, options=None):
+            if when == "reset" and options is None:
+                raise KeyError("options are needed")
+            return super().reset(seed=seed, options=options)
+
+        def step(self, action):
+            if when == "step":
+                raise KeyError("no such move")
+            return super().step(action)
+
+    with shoal.make(lambda: Picky(0), 2) as vec:
+        assert type(vec) is shoal.Multiprocessing
+        assert vec.chosen_because == "the probe failed with KeyError"
+        obs, _ = vec.reset(seed=0, options={"any": 1})
+        assert len(obs) == 2
+
+
+def test_a_creator_that_raises_is_heard():
+    def create():
+        raise LookupError("no licence")
+
+    with pytest.raises(LookupError, match="no licence"):
+        shoal.make(create, 2)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_every_mode_and_kind_of_env_is_measured(mode):
+    def nested():
+        return gymnasium.vector.SyncVectorEnv([partial(SentinelEnv, 0)] * 2, autoreset_mode=mode)
+
+    kinds = [partial(SentinelEnv, 0, max_length=3), "shoal/Foragers-v0"] + [nested] * (mode != "Disabled")
+    for env in kinds:
+        with shoal.make(env, 2, autoreset_mode=mode) as vec:
+            assert vec.chosen_because.startswith("a step takes ")
+            vec.reset(seed=0)
+            vec.step(vec.action_space.sample())
+
+
+def test_the_measurement_grows_with_the_work():
+    def working(turns):
+        class Working(SentinelEnv):
+            def step(self, action):
+                sum(range(turns))
+                return super().step(action)
+
+        return choosing.measure(lambda: Working(0), shoal.make.__kwdefaults__["autoreset_mode"])
+
+    little, much = working(10), working(20_000)
+    assert much.working > 10 * little.working
+
+
+def test_a_rehearsal_covers_all_shares():
+    alone, together = choosing.rehearse(50_000, [8, 8], 2)
+    assert alone > 16 * 50_000 * 0.5  # however fast the core is by now
+    assert together > 8 * 50_000 * 0.5
+    alone, _ = choosing.rehearse(20e6, [8, 8], 2)  # a part of it, reckoned up
+    assert alone > 16 * 20e6 * 0.5
+
+
+def test_a_run_keeps_the_choice(rehearsed, tmp_path):
+    pytest.importorskip("torch")
+    from shoal.learn import PPO, PPOConfig, Run, resume
+
+    rehearsed(1.0, 2.0)
+    config = PPOConfig(total_steps=512, num_envs=2, horizon=32, minibatch_size=32)
+    with PPO("CartPole-v1", config) as ppo, Run(tmp_path / "run", ppo, "CartPole-v1") as run:
+        assert type(ppo.vec) is shoal.Serial
+        ppo.stop()
+        ppo.train(on_update=run)
+        run.save()
+    rehearsed(2.0, 1.0)
+    with resume(tmp_path / "run").ppo as again:
+        assert type(again.vec) is shoal.Serial
