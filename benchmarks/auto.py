@@ -1,4 +1,4 @@
-"""What ``backend="auto"`` chooses, beside the better of Serial and Multiprocessing, on a quiet and a busy machine.
+"""What ``backend="auto"`` chooses, beside the better of Serial and Multiprocessing, quiet and busy.
 
     .venv/bin/python benchmarks/auto.py [--seconds 4] [--choices 5] [--envs 1 4 16 64 256]
 
