@@ -28,6 +28,13 @@ from shoal.testing import SentinelEnv
 SLICE = 0.1  # seconds
 
 
+class Silent(SentinelEnv):
+    """A step that costs next to nothing, without infos."""
+
+    def step(self, action):
+        return *super().step(action)[:4], {}
+
+
 class Working(SentinelEnv):
     """A step of about a millisecond: a fixed amount of work, however long it takes."""
 
@@ -39,7 +46,8 @@ class Working(SentinelEnv):
 
 
 ENVS = {
-    "no work": partial(SentinelEnv, 0),
+    "no work": partial(Silent, 0),
+    "infos": partial(SentinelEnv, 0),
     "CartPole-v1": "CartPole-v1",
     "LunarLander-v3": "LunarLander-v3",
     "1 ms of work": partial(Working, 0),

@@ -165,11 +165,28 @@ def test_the_measurement_grows_with_the_work():
 
 
 def test_a_rehearsal_covers_all_shares():
-    alone, together = choosing.rehearse(50_000, [8, 8], 2)
+    alone, together = choosing.rehearse(choosing.Cost(50_000), [8, 8], 2)
     assert alone > 16 * 50_000 * 0.5  # however fast the core is by now
     assert together > 8 * 50_000 * 0.5
-    alone, _ = choosing.rehearse(20e6, [8, 8], 2)  # a part of it, reckoned up
+    alone, _ = choosing.rehearse(choosing.Cost(20e6), [8, 8], 2)  # a part of it, reckoned up
     assert alone > 16 * 20e6 * 0.5
+
+
+def test_infos_have_a_price_in_workers():
+    class Talks(SentinelEnv):
+        def step(self, action):
+            obs, reward, terminated, truncated, _ = super().step(action)
+            return obs, reward, terminated, truncated, {"seen": [{"number": n} for n in range(200)]}
+
+    class Silent(SentinelEnv):
+        def step(self, action):
+            return *super().step(action)[:4], {}
+
+    mode = gymnasium.vector.AutoresetMode.NEXT_STEP
+    talks, silent = (choosing.measure(partial(kind, 0, max_length=10**6), mode) for kind in (Talks, Silent))
+    assert talks.packing > 0
+    assert talks.unpacking > 0
+    assert silent.packing == silent.unpacking == 0
 
 
 def test_a_run_keeps_the_choice(rehearsed, tmp_path):

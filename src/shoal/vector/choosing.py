@@ -10,6 +10,7 @@ measured and not guessed.
 
 from __future__ import annotations
 
+import pickle
 import random
 import resource
 import sys
@@ -22,8 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from shoal._core.run import Infos
 from shoal.emulation import Creator
 from shoal.vector._cores import patience_with, usable_cores
+from shoal.vector._mail import dumps
 from shoal.vector._plan import split
 from shoal.vector.serial import Serial
 
@@ -31,8 +34,10 @@ PROBE = 0.008  # seconds that one env is stepped, and at least one step
 REHEARSAL = 0.06  # seconds at most
 LONGEST_STEP = 4e6  # nanoseconds: a longer step of all envs is rehearsed as a part of it
 CHUNK = 50_000  # nanoseconds between two looks at the clock
-# Nanoseconds of Python that a step in workers takes beyond one in this process.
+# Nanoseconds that a step in workers takes beyond waiting for them: of Python in this process, and for each
+# worker whose envs give infos, which it sends in a message.
 EXTRA = 6_000
+MESSAGE = 20_000
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,14 @@ class Cost:
     Attributes:
         working: Of the processor.
         waiting: For anything else, such as a sleep or a socket.
+        packing: Its infos in a worker, to send them.
+        unpacking: The same infos in this process.
     """
 
     working: float
-    waiting: float
+    waiting: float = 0.0
+    packing: float = 0.0
+    unpacking: float = 0.0
 
 
 def choose(creators: list[Creator], mode: AutoresetMode) -> Choice:
@@ -72,27 +81,32 @@ def choose(creators: list[Creator], mode: AutoresetMode) -> Choice:
     if cost.waiting > cost.working:
         return Choice("multiprocessing", f"an env waits for {duration(cost.waiting)} in each step")
     try:
-        alone, together = rehearse(cost.working, sizes, cores)
+        alone, together = rehearse(cost, sizes, cores)
     except RuntimeError:  # no thread to be had: then hardly a process
         return Choice("serial", "the machine has no threads left")
     reason = f"a step takes {duration(alone)} here and {duration(together)} in {len(sizes)} workers"
     return Choice("multiprocessing" if together < alone else "serial", reason)
 
 
-def rehearse(cost: float, sizes: list[int], cores: int) -> tuple[float, float]:
+def rehearse(cost: Cost, sizes: list[int], cores: int) -> tuple[float, float]:
     """A step of all envs in this process and in workers, in nanoseconds.
 
     Args:
-        cost: Of what one creator makes, in nanoseconds.
+        cost: Of what one creator makes.
         sizes: Creators of each worker.
         cores: That this process may use.
     """
     from shoal._core._native import rehearse as rehearse_in_core
 
-    part = min(1.0, LONGEST_STEP / (cost * sum(sizes)))
+    count, in_worker = sum(sizes), cost.working + cost.packing
+    part = min(1.0, LONGEST_STEP / (in_worker * count))
     own, theirs = patience_with(len(sizes), cores)
-    alone, together = rehearse_in_core([part * cost * size for size in sizes], own, theirs, REHEARSAL)
-    return alone / part, together / part + EXTRA
+    alone, together = rehearse_in_core([part * in_worker * size for size in sizes], own, theirs, REHEARSAL)
+    messages = MESSAGE * len(sizes) if cost.unpacking else 0
+    return (
+        alone / part * cost.working / in_worker,
+        together / part + EXTRA + messages + count * cost.unpacking,
+    )
 
 
 def measure(creator: Creator, mode: AutoresetMode) -> Cost:
@@ -103,27 +117,42 @@ def measure(creator: Creator, mode: AutoresetMode) -> Cost:
         vec.reset()
         _timed(vec, 1)  # the first step may import or compile something
         working = passed = switches = steps = 0
+        infos: list[Infos] = []
         length, end = 1, time.perf_counter() + PROBE
         while not steps or time.perf_counter() < end:
-            worked, took, left = _timed(vec, length)
+            worked, took, left, infos = _timed(vec, length)
             working, passed, switches = working + worked, passed + took, switches + left
             steps += length
             if took < CHUNK:
                 length *= 2
     # A thread that is preempted does not work either, but it does not leave its core of its own accord.
     waiting = passed - working if switches >= steps / 2 else 0
-    return Cost(max(1.0, working / steps), waiting / steps)
+    packing, unpacking = _sending(infos) if any(infos) else (0.0, 0.0)
+    return Cost(max(1.0, working / steps), waiting / steps, packing / len(infos), unpacking / len(infos))
 
 
-def _timed(vec: Serial, steps: int) -> tuple[int, int, int]:
-    """Nanoseconds of this thread for so many steps, those that passed, and how often it left its core."""
+def _timed(vec: Serial, steps: int) -> tuple[int, int, int, list[Infos]]:
+    """Make so many steps.
+
+    Returns:
+        Nanoseconds of this thread, nanoseconds that passed, how often the thread left its core, and the infos.
+    """
     vec._whole.actions.write(vec.action_space.sample(), vec._mask)
     left = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
     worked, passed = time.thread_time_ns(), time.perf_counter_ns()
-    for _ in range(steps):
-        vec._begin_step()  # not `step`: what that takes beside the envs is the same for any number of them
+    # Not `step`: what that takes beside the envs is the same for any number of them.
+    infos = [vec._begin_step() or [] for _ in range(steps)]
     worked, passed = time.thread_time_ns() - worked, time.perf_counter_ns() - passed
-    return worked, passed, resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - left
+    return worked, passed, resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - left, infos
+
+
+def _sending(infos: list[Infos]) -> tuple[float, float]:
+    """Nanoseconds to pickle these, and to make them anew."""
+    begun = time.thread_time_ns()
+    pickled = dumps(infos)
+    packed = time.thread_time_ns()
+    pickle.loads(pickled)
+    return packed - begun, time.thread_time_ns() - packed
 
 
 @contextmanager
