@@ -135,7 +135,7 @@ def _timed(vec: Serial, steps: int) -> tuple[int, int, int, list[Infos]]:
     """Make so many steps.
 
     Returns:
-        Nanoseconds of this thread, nanoseconds that passed, how often the thread left its core, and the infos.
+        Nanoseconds of this thread, those that passed, how often the thread left its core, and the infos.
     """
     vec._whole.actions.write(vec.action_space.sample(), vec._mask)
     left = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
