@@ -2,9 +2,12 @@
 
 import os
 import pickle
+import signal
 import threading
+import time
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 
 import gymnasium
 import gymnasium.spaces as sp
@@ -15,7 +18,15 @@ from tests.backends import BACKENDS, processes
 
 import shoal
 from shoal import _core
-from shoal.errors import ActionError, EnvError, ObservationError, RestartWarning, SpaceError
+from shoal.errors import (
+    ActionError,
+    EnvError,
+    ObservationError,
+    ResetNeeded,
+    RestartWarning,
+    SpaceError,
+    WorkerDied,
+)
 from shoal.testing import OBJECT_SPACES, SampleEnv
 from shoal.testing.contract import require_equal
 
@@ -50,6 +61,9 @@ class Ledger(gymnasium.Env):
         if self.life == self.dies_at:
             os._exit(3)
         return self._observe(action["object"]), 1.0, self.count == self.length, False, {}
+
+    def process_id(self):
+        return os.getpid()
 
     def _observe(self, last):
         moment = (self.env_id, self.episode, self.count)
@@ -442,6 +456,25 @@ def test_restarts(mode):
                 done &= ~one
             last = obs
         assert vec.stats()["restarts"] > 1
+
+
+@native
+def test_a_worker_that_was_lost_between_two_steps():
+    with processes(ledgers(4), on_error="restart") as vec:
+        vec.reset(seed=0)
+        pid = vec.call("process_id")[2]
+        for _ in range(2):
+            shown, *_ = vec.step(actions_for(range(4)))
+        os.kill(pid, signal.SIGKILL)
+        while Path(f"/proc/{pid}").exists():
+            time.sleep(0.001)
+        with pytest.raises((WorkerDied, ResetNeeded), match=r"a worker is lost|killed by SIGKILL"):
+            vec.call("process_id")
+        with pytest.warns(RestartWarning, match="worker 1 is restarted"):
+            obs, _, _, truncations, _ = vec.step(actions_for(range(4)))
+        assert truncations.tolist() == [False, False, True, True]
+        check(obs, range(4))
+        assert obs["object"][2:] == shown["object"][2:]
 
 
 @native
