@@ -136,7 +136,7 @@ def test_mixed_flat_actions_check_their_integers():
         ({"a": [0, 0], "b": ["x"]}, r'action\["b"\]: expected a sequence of 2'),
         ({"a": [0, 0], "b": "xy"}, r'action\["b"\]: expected a sequence of 2'),
         ({"a": [0, 0], "b": 3}, r'action\["b"\]: expected a sequence of 2'),
-        ({"a": [0, 0], "b": ["x", "yyyy"]}, r'action\["b"\]: expected at most 3 characters'),
+        ({"a": [0, 0], "b": ["x", "yyyy"]}, r'action\["b"\] of env 1: expected at most 3 characters'),
     ],
 )
 def test_structured_actions_that_do_not_fit(actions, text):

@@ -363,7 +363,7 @@ def test_an_observation_that_is_too_small_is_not_padded_in_silence():
         vec.reset(seed=0)
 
 
-def test_a_space_without_bytes_is_refused():
+def test_a_space_without_bytes_cannot_be_flat():
     graph = Graph(Box(0, 1), None)
     with pytest.raises(SpaceError, match="Graph"):
-        shoal.Serial(partial(Mixed, (graph, graph), (Discrete(2), Discrete(2))))
+        shoal.Serial(partial(Mixed, (graph, graph), (Discrete(2), Discrete(2))), flat=True)

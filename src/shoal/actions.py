@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,16 @@ class ActionWriter:
         single_space: The space of one row's action, as the user sees it.
         env_ids: The env of each row, for messages, if it does not follow from the row.
         usual: Takes batches that need no conversion, as nearly all are; None where there is no such thing.
+        dumps: Pickles the objects of actions for envs in other processes; None if all envs are in this one.
+        own_rows: Rows of envs in this process, which come first: their objects are not pickled.
     """
 
     def __init__(self, layout: Layout, arena: Arena, agents_per_env: int, *, flat: bool) -> None:
         self._layout, self._agents = layout, agents_per_env
         self.env_ids: NDArray[np.int64] | None = None
         self._packer = BatchPacker(layout, arena.actions, arena.action_objects)
+        self.dumps: Callable[[Any], bytes] | None = None
+        self.own_rows = 0
         self._codec = FlatActions(layout) if flat else None
         self.single_space: Space[Any] = layout.space if self._codec is None else self._codec.space
         # Fields with limits to check: discrete ones for their range, floats for NaN.
@@ -86,12 +91,30 @@ class ActionWriter:
                 self._codec.write(actions, self._packer.columns, needed)
         except Misfit as misfit:
             error = ActionPartMissing if misfit.is_missing else ActionError
+            whose = "" if misfit.row is None else f" of {self._name(misfit.row)}"
             raise (ActionTypeError if misfit.is_type else error)(
-                f"{where(misfit.path, 'action')}: {misfit.problem}. Pass one action for each row, as "
+                f"{where(misfit.path, 'action')}{whose}: {misfit.problem}. Pass one action for each row, as "
                 "vec.action_space.sample() does; no env has moved."
             ) from None
         self._check_values(needed)
+        if self.dumps is not None:
+            self._pickle_objects(self.dumps, needed)
         return count
+
+    def _pickle_objects(self, dumps: Callable[[Any], bytes], needed: NDArray[np.bool_]) -> None:
+        """Put pickles in the place of objects. One that cannot be pickled is found before any env moves."""
+        for index, field in enumerate(self._layout.fields):
+            if field.kind is not Kind.OBJECT:
+                continue
+            column = self._packer.columns[index]
+            for row in np.flatnonzero(needed[self.own_rows :]).tolist():
+                try:
+                    column[self.own_rows + row] = dumps(column[self.own_rows + row])
+                except Exception as error:
+                    raise ActionTypeError(
+                        f"{where(field.path, 'action')} of {self._name(self.own_rows + row)} cannot be "
+                        f"pickled, so it cannot reach its worker: {error}. No env has moved."
+                    ) from error
 
     def _check_values(self, needed: NDArray[np.bool_]) -> None:
         for index, column, low, high in self._ranges:
@@ -112,11 +135,13 @@ class ActionWriter:
         row = int(in_rows.argmax())
         low, high = field.bounds()
         wanted = "numbers" if field.dtype.kind == "f" else f"integers from {low} to {high}"
+        raise ActionError(
+            f"{where(field.path, 'action')} of {self._name(row)}: expected {wanted}, "
+            f"got {columns[index][row]}. No env has moved."
+        )
+
+    def _name(self, row: int) -> str:
         env, agent = divmod(row, self._agents)
         if self.env_ids is not None:
             env = int(self.env_ids[row])
-        whose = f"env {env}" if self._agents == 1 else f"env {env}, agent {agent}"
-        raise ActionError(
-            f"{where(field.path, 'action')} of {whose}: expected {wanted}, got {columns[index][row]}. "
-            "No env has moved."
-        )
+        return f"env {env}" if self._agents == 1 else f"env {env}, agent {agent}"

@@ -54,12 +54,12 @@ class AgentsEnv(Env):
         """Write into these rows from now on."""
         super().bind(rows, layouts)
         action = (layouts or self._layouts())[1]
-        self._split, self._columns = action.root.split, action.columns(rows.actions)
-        self._bytes = rows.observations
+        self._split, self._columns = action.root.split, action.columns(rows.actions, rows.action_objects)
+        self._bytes, self._objects = rows.observations, rows.observation_objects
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the rows."""
-        rows = ("_split", "_columns", "_bytes")
+        rows = ("_split", "_columns", "_bytes", "_objects")
         return {name: value for name, value in super().__getstate__().items() if name not in rows}
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -71,7 +71,8 @@ class AgentsEnv(Env):
             if agent in observations:
                 self._observe(row, observations[agent])
             else:
-                self._bytes[row] = 0  # what its last episode has left there is nobody's now
+                # What its last episode has left there is nobody's now.
+                self._bytes[row], self._objects[row] = 0, None
         self._set_mask()
         return self._infos(infos)
 

@@ -12,7 +12,6 @@ import mmap
 import os
 import sys
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.copies import copied_column
 from shoal.layout import Layout, Rows
 
 CACHE_LINE = 64
@@ -47,8 +47,9 @@ class Arena:
             first transition. (Of a row that waits for its reset this says nothing.)
         episode_returns: Sum of rewards; of a finished episode until its successor's first transition.
         episode_lengths: Transitions so far, likewise.
-        observation_objects: Observations in custom spaces, which have no bytes (in-process only).
-        action_objects: Actions in custom spaces, likewise.
+        observation_objects: Values of observations that have no bytes (Sequence, Graph, custom spaces): one
+            row each, one column a field. Each process has its own; they travel by message.
+        action_objects: Values of actions that have no bytes, in the same form.
     """
 
     observations: Rows
@@ -102,19 +103,28 @@ class Arena:
         return Arena(**{f.name: getattr(self, f.name)[first:last] for f in fields(self)})
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """A copy of every column, for a snapshot."""
-        return {f.name: getattr(self, f.name).copy() for f in fields(self)}
+        """A copy of every column, for a snapshot. Objects of actions have been used: they are left out."""
+        names = [f.name for f in fields(self) if f.name != "action_objects"]
+        return {name: _copy(getattr(self, name)) for name in names}
 
     def load(self, state: dict[str, NDArray[Any]]) -> None:
         """Put a copy taken by `state` back."""
         for name, column in state.items():
-            getattr(self, name)[...] = column
+            getattr(self, name)[...] = _copy(column) if column.dtype == object else column
 
     def copy_from(self, other: Arena) -> None:
-        """Make the rows what those of another arena are, but for the actions."""
+        """Copy the rows of another arena, except for actions and objects."""
         for f in fields(self):
-            if f.name not in ("actions", "action_objects"):
+            if f.name not in ("actions", "observation_objects", "action_objects"):
                 getattr(self, f.name)[...] = getattr(other, f.name)
+
+    def copy_objects_from(self, other: Arena) -> None:
+        """Refer to the objects of another arena's observations."""
+        self.observation_objects[...] = other.observation_objects
+
+
+def _copy(column: NDArray[Any]) -> NDArray[Any]:
+    return copied_column(column) if column.dtype == object else column.copy()
 
 
 def _columns(
@@ -181,7 +191,7 @@ SPARE_BLOCKS = 3
 def copier(column: NDArray[Any]) -> Callable[[], NDArray[Any]]:
     """A function that returns a copy of the column as it then is, for a caller to keep."""
     if column.dtype == object:
-        return partial(deepcopy, column)
+        return partial(copied_column, column)
     return column.copy if column.nbytes < LARGE else RecyclingCopier(column)
 
 

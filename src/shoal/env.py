@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shoal._core import Packer
 from shoal.buffers import Arena
-from shoal.errors import ArgumentError, SpaceError
+from shoal.errors import ArgumentError
 from shoal.layout import Layout
 
 _BOUND = ("observations", "actions", "rewards", "terminations", "truncations", "mask", "_packer")
@@ -58,7 +58,8 @@ class Env:
 
     Attributes:
         observations: One entry per agent: an array, or nested arrays for structured spaces (Text as
-            codes, OneOf as index and choices). `write` packs a whole value instead.
+            codes, OneOf as index and choices, Sequence, Graph and custom spaces as arrays of objects).
+            `write` packs a whole value instead.
         actions: One entry per agent, nested like the space.
         rewards: float64, one per agent.
         terminations: bool, one per agent.
@@ -112,26 +113,21 @@ class Env:
 
         Raises:
             ArgumentError: If there are not as many rows as agents.
-            SpaceError: If a space is a custom one.
         """
         if len(rows) != self.num_agents:
             raise ArgumentError(f"expected {self.num_agents} rows, one per agent, got {len(rows)}")
         observation, action = layouts or self._layouts()
-        if observation.num_objects or action.num_objects:
-            raise SpaceError(
-                f"{type(self).__name__} has a space that Shoal does not know the bytes of, and a shoal.Env "
-                "writes bytes. Use a Box, Discrete or another space of Gymnasium's."
-            )
-        self._packer = Packer(observation, rows.observations)
-        self.observations: Any = _fixed(observation.root.views(observation.columns(rows.observations)))
-        self.actions: Any = _fixed(action.root.views(action.columns(rows.actions)))
+        self._packer = Packer(observation, rows.observations, rows.observation_objects)
+        observed = observation.columns(rows.observations, rows.observation_objects)
+        self.observations: Any = _fixed(observation.root.views(observed))
+        self.actions: Any = _fixed(action.root.views(action.columns(rows.actions, rows.action_objects)))
         self.rewards: NDArray[np.float64] = rows.rewards
         self.terminations: NDArray[np.bool_] = rows.terminations
         self.truncations: NDArray[np.bool_] = rows.truncations
         self.mask: NDArray[np.bool_] = rows.mask
 
     def _layouts(self) -> tuple[Layout, Layout]:
-        return Layout(self.observation_space), Layout(self.action_space)
+        return Layout(self.observation_space, objects=True), Layout(self.action_space, objects=True)
 
     def bound(self) -> list[tuple[str, Any]]:
         """The arrays that `bind` set, by name: what the env must write into and never replace."""

@@ -26,7 +26,7 @@ class Kind(Enum):
     SCALAR = "scalar"  # a Discrete: one number
     TEXT = "text"
     CHOICE = "choice"  # the index of a OneOf
-    OBJECT = "object"  # a custom space: no bytes in the row, a place in the object column
+    OBJECT = "object"  # a Sequence, Graph or custom space: no bytes in the row, a place in the object column
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,7 @@ class Misfit(ObservationError):
         super().__init__(f"{where(path, root or 'value')}: {problem}")
         self.path, self.problem, self.root = path, problem, root
         self.is_type, self.is_missing = is_type, is_missing
+        self.row: int | None = None  # in a batch, if it is of one row alone
         self.public: type[ObservationError] = ObservationError
         if is_type or is_missing:
             self.public = ObservationTypeError if is_type else ObservationPartMissing

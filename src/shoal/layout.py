@@ -12,8 +12,9 @@ How each space lies in a row:
                                       of the sorted charset
     OneOf                             the index of the choice, then every choice; those not taken are 0
     Dict, Tuple                       their members one after another
-    Sequence, Graph                   refused: they have no fixed size
-    any other                         refused by `layout`; Serial carries it as an object, as Gymnasium does
+    Sequence, Graph, any other        nothing: they have no fixed size. `layout` refuses them. A vec of
+                                      Python envs with flat=False carries their values as objects beside the
+                                      row, as Gymnasium does
 """
 
 from __future__ import annotations
@@ -131,20 +132,20 @@ def _(space: spaces.Dict, path: Path, plan: Plan) -> Node:
     return Branch(path, keys, children, is_dict=True)
 
 
-@compile_space.register
-def _(space: spaces.Sequence, path: Path, plan: Plan) -> Node:
-    raise SpaceError(
-        f"{where(path, 'space')}: a Sequence has no fixed size, so it has no place in a row. "
-        "Wrap the env: give it a Box of the longest length, padded, and the length as a Discrete."
-    )
-
-
-@compile_space.register
-def _(space: spaces.Graph, path: Path, plan: Plan) -> Node:
-    raise SpaceError(
-        f"{where(path, 'space')}: a Graph has no fixed size, so it has no place in a row. Wrap the env: "
-        "give it a Dict of padded Boxes for nodes, edges and edge_links, and the two counts as Discretes."
-    )
+def _without_bytes(field: Field, reader: str) -> SpaceError:
+    """The error for a space that has no bytes, where `reader` needs them."""
+    problem = f"{type(field.space).__name__} is not a space Shoal knows the bytes of"
+    remedy = "so that it uses a Box, Discrete or another space of Gymnasium's"
+    if isinstance(field.space, spaces.Sequence):
+        problem = "a Sequence has no fixed size, so it has no place in a row"
+        remedy = "with a Box of the longest length, padded, and the length as a Discrete"
+    elif isinstance(field.space, spaces.Graph):
+        problem = "a Graph has no fixed size, so it has no place in a row"
+        remedy = "with a Dict of padded Boxes for nodes, edges and edge_links, and two Discretes for counts"
+    other = f"{reader} takes only bytes."
+    if not reader:
+        other = "Or make the vec with flat=False: shoal.Serial and shoal.Multiprocessing then carry objects."
+    return SpaceError(f"{where(field.path, 'space')}: {problem}. Wrap the env {remedy}. {other}")
 
 
 # ------------------------------------------------------------------------------------------------ layout
@@ -183,20 +184,16 @@ class Layout:
         self.root: Node = compile_space(space, (), plan)
         self.fields: tuple[Field, ...] = tuple(plan.fields)
         self.num_objects = plan.num_objects
-        if plan.num_objects and not objects:
-            custom = next(f for f in self.fields if f.kind is Kind.OBJECT)
-            raise SpaceError(
-                f"{where(custom.path, 'space')}: {type(custom.space).__name__} is not a space Shoal knows "
-                "the bytes of. Wrap the env so that it uses a Box, Discrete or another space of "
-                "Gymnasium's, or keep it as objects with shoal.Serial(..., flat=False)."
-            )
+        if not objects:
+            self.require_bytes()
         # A row is never empty, so that a batch of rows always has an address and a stride.
         self.nbytes = max(-(-plan.end // plan.alignment), 1) * plan.alignment
-        dtypes = {f.dtype for f in self.fields}
+        dtypes = {f.dtype for f in self.fields if f.kind is not Kind.OBJECT}
         self.flat_dtype: np.dtype[Any] = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.uint8)
         self.flat_dtype_name = self.flat_dtype.name
         self.is_bytes = bool(dtypes)
-        self.size = self.nbytes if self.is_bytes else sum(f.size for f in self.fields)
+        elements = sum(f.size for f in self.fields if f.kind is not Kind.OBJECT)
+        self.size = self.nbytes if self.is_bytes else elements
         self.flat_shape = space.shape if isinstance(space, spaces.Box) else (self.size,)
         self.dtype: np.dtype[Any] = _structured(self.root, self.nbytes)
         # Fields inside a OneOf, each with the (index field, choice) that must be taken for it to count.
@@ -211,14 +208,30 @@ class Layout:
     def __repr__(self) -> str:
         """One line per field."""
         lines = [
-            f"  {where(f.path)}: {f.kind.value} {f.dtype}{list(f.shape)} at byte {f.offset}"
+            f"  {where(f.path)}: an object of {f.space}"
+            if f.kind is Kind.OBJECT
+            else f"  {where(f.path)}: {f.kind.value} {f.dtype}{list(f.shape)} at byte {f.offset}"
             for f in self.fields
         ]
-        return "\n".join([f"Layout of {self.nbytes} bytes, flat {self.flat_space}", *lines])
+        form = f"objects beside it: {self.num_objects}" if self.num_objects else f"flat {self.flat_space}"
+        return "\n".join([f"Layout of {self.nbytes} bytes, {form}", *lines])
+
+    def require_bytes(self, reader: str = "") -> None:
+        """Make sure that the row holds all there is.
+
+        Args:
+            reader: What needs bytes in any case, for the message; by default a vec that could do without.
+
+        Raises:
+            SpaceError: If some fields are objects beside the row.
+        """
+        if self.num_objects:
+            raise _without_bytes(next(each for each in self.fields if each.kind is Kind.OBJECT), reader)
 
     @property
     def flat_space(self) -> spaces.Box:
         """The Box that a flat row is an element of."""
+        self.require_bytes()
         if isinstance(self.space, spaces.Box):
             return self.space
         if self.is_bytes or not self.fields:
@@ -259,6 +272,7 @@ class Layout:
 
     def flat(self, rows: Rows) -> NDArray[Any]:
         """A batch of byte rows as elements of `flat_space`: a view."""
+        self.require_bytes()
         lead = rows.shape[:-1]
         return rows.view(self.flat_dtype)[..., : self.size].reshape((*lead, *self.flat_shape))
 
@@ -270,6 +284,7 @@ class Layout:
         Raises:
             ArgumentError: If dtype or shape are not those of `flat_space`.
         """
+        self.require_bytes()
         flat = np.asarray(flat)
         lead = flat.shape[: flat.ndim - len(self.flat_shape)]
         if flat.dtype != self.flat_dtype or flat.shape != (*lead, *self.flat_shape):
@@ -288,6 +303,7 @@ class Layout:
         Raises:
             ObservationError: If the value does not fit the space; the message says where.
         """
+        self.require_bytes()
         from shoal._core import Packer
 
         row = np.zeros((1, self.nbytes), np.uint8)

@@ -119,4 +119,8 @@ class BatchPacker:
         write = self._row_writers[node.index]  # type: ignore[union-attr]
         for row, value in enumerate(values):
             if taken is None or taken[row]:
-                write(row, value)
+                try:
+                    write(row, value)
+                except Misfit as misfit:
+                    misfit.row = row
+                    raise

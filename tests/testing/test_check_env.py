@@ -73,9 +73,18 @@ def test_broken_promises_are_found(env, text):
         check_env(env)
 
 
-def test_a_space_without_a_layout_is_refused():
-    with pytest.raises(shoal.errors.SpaceError, match="no fixed size"):
-        check_env(lambda: SampleEnv(sp.Sequence(sp.Discrete(2)), sp.Discrete(2)))
+def test_spaces_without_a_layout_are_checked_too():
+    check_env(lambda: SampleEnv(sp.Sequence(sp.Discrete(2)), sp.Graph(sp.Discrete(2), None)))
+
+    class Wrong(SampleEnv):
+        def step(self, action):
+            return ("neither", "this"), *super().step(action)[1:]
+
+    with (
+        pytest.warns(UserWarning, match=r"from step\(\), is outside its space Sequence"),
+        pytest.raises(ContractViolation, match="must be in the env's observation_space"),
+    ):
+        check_env(lambda: Wrong(sp.Sequence(sp.Discrete(2)), sp.Discrete(2)))
 
 
 def test_sentinel_knows_every_moment():

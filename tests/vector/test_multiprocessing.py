@@ -10,7 +10,7 @@ import pytest
 
 import shoal
 from shoal import AutoresetMode, _core
-from shoal.errors import ArgumentError, CoreNeeded, SnapshotError, SpaceError
+from shoal.errors import ArgumentError, CoreNeeded, SnapshotError
 from shoal.testing import SampleEnv, SentinelEnv, check_vector_env
 from shoal.testing.contract import difference
 from shoal.testing.side_by_side import same_batches
@@ -147,25 +147,6 @@ def test_a_snapshot_of_another_split_is_refused():
         with pytest.raises(SnapshotError, match="another split of envs among processes"):
             four.restore(two.snapshot())
         four.reset(seed=0)
-
-
-@native
-def test_custom_spaces_are_refused():
-    class Custom(gymnasium.Space):
-        def __init__(self):
-            super().__init__(None, None)
-
-        def sample(self, mask=None, probability=None):
-            return "anything"
-
-        def contains(self, x):
-            return True
-
-        def __eq__(self, other):
-            return isinstance(other, type(self))
-
-    with pytest.raises(SpaceError, match="Custom"):
-        shoal.Multiprocessing(lambda: SampleEnv(Custom(), sp.Discrete(2)))
 
 
 # -- counts and arguments ----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tests.backends import BACKENDS
 
 import shoal
 from shoal.testing import SampleEnv
@@ -82,6 +83,8 @@ def plain(value):
         return value.numpy()
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items() if key != "t"}
+    if isinstance(value, sp.GraphInstance):
+        return tuple(plain(part) for part in value)
     if isinstance(value, (list, tuple)):
         return type(value)(plain(part) for part in value)
     return value
@@ -102,6 +105,42 @@ def test_wrapper(name):
     ours.close()
     theirs.close()
     assert ours.closed
+
+
+GRAPH = sp.Graph(sp.Box(0, 1, (2,)), None)
+OBJECT_WRAPPERS = {
+    "RecordEpisodeStatistics": gw.RecordEpisodeStatistics,
+    "DictInfoToList": lambda vec: gw.DictInfoToList(gw.RecordEpisodeStatistics(vec)),
+    "FilterObservation": lambda vec: gw.FilterObservation(vec, ["graph"]),
+    "TransformObservation": lambda vec: gw.TransformObservation(
+        vec, lambda obs: {**obs, "box": obs["box"] * 2}
+    ),
+    "VectorizeTransformObservation": lambda vec: gw.VectorizeTransformObservation(
+        vec, single.TransformObservation, func=lambda obs: obs["graph"], observation_space=GRAPH
+    ),
+    "NumpyToTorch": gw.NumpyToTorch,
+}
+
+
+@pytest.mark.parametrize(
+    "backend", [BACKENDS[name] for name in BACKENDS if name in ("serial", "two workers")]
+)
+@pytest.mark.parametrize("name", OBJECT_WRAPPERS)
+def test_wrapper_around_objects(name, backend):
+    def create():
+        space = sp.Dict(graph=GRAPH, box=sp.Box(0, 1, (2,)), bag=sp.Sequence(sp.Discrete(4)))
+        return SampleEnv(deepcopy(space), sp.Sequence(sp.Box(0, 1, (2,))))
+
+    wrap = OBJECT_WRAPPERS[name]
+    ours, theirs = wrap(backend([create] * 3)), wrap(SyncVectorEnv([create] * 3))
+    assert ours.observation_space == theirs.observation_space
+    require_equal(plain(ours.reset(seed=1)), plain(theirs.reset(seed=1)), "reset")
+    for number in range(12):
+        actions = theirs.action_space.sample()
+        mine = ours.step(deepcopy(actions))
+        require_equal(plain(mine), plain(theirs.step(actions)), f"step {number}")
+    ours.close()
+    theirs.close()
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])

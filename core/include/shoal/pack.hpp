@@ -52,7 +52,7 @@ class Packer {
             case Kind::array: return write_array(node, row, value);
             case Kind::scalar: return write_scalar(node, row, value);
             case Kind::text: return write_text(node, row, value);
-            case Kind::object: return set_object(node.place, row, value);
+            case Kind::object: return write_object(node, row, value);
             case Kind::dict: return write_dict(node, row, value);
             case Kind::tuple: return write_tuple(node, row, value);
             case Kind::choice: return write_choice(node, row, value);
@@ -215,6 +215,13 @@ class Packer {
         const npy_int64 chosen = index;
         std::memcpy(bytes_.at(row, node.place.offset), &chosen, sizeof chosen);
         return write(node.children[static_cast<std::size_t>(index)], row, PyTuple_GET_ITEM(value, 1));
+    }
+
+    // A row owns its objects: they are copies, unless they cannot change. The twin makes the copy.
+    bool write_object(Node& node, npy_intp row, PyObject* value) {
+        const bool fixed = value == Py_None || PyUnicode_CheckExact(value) || PyLong_CheckExact(value) ||
+                           PyFloat_CheckExact(value) || PyBool_Check(value);
+        return fixed ? set_object(node.place, row, value) : ask_twin(node, row, value);
     }
 
     bool set_object(const Place& place, npy_intp row, PyObject* value) {

@@ -15,6 +15,7 @@ from shoal._core._faults import name_env, observation_error
 from shoal._core._results import checked, final, five, flag, number
 from shoal._core.run import Infos, Run, keep
 from shoal.buffers import Arena, count_true
+from shoal.copies import copied
 from shoal.fields import Branch, Choice, Kind, Leaf, Misfit, Node, describe
 from shoal.layout import Layout, Rows
 from shoal.packing import fit
@@ -55,7 +56,17 @@ class Packer:
             return self._choice_writer(node)
         column, field = self._columns[node.index], node.field
         if field.kind is Kind.OBJECT:
-            return column.__setitem__
+
+            def write_object(row: int, value: Any) -> None:
+                # A row owns its objects: an env, or the caller, may change its own later.
+                try:
+                    column[row] = copied(value)
+                except Exception as error:
+                    problem = f"expected a value that can be copied, got {describe(value)}"
+                    problem += f" ({type(error).__name__}: {error})"
+                    raise Misfit(field.path, problem, is_type=True) from error
+
+            return write_object
         if field.kind is Kind.TEXT:
 
             def write_text(row: int, value: Any) -> None:

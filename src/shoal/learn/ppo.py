@@ -454,6 +454,8 @@ def _made(env: Any, config: PPOConfig, env_kwargs: dict[str, Any] | None) -> Vec
 
 def _checked(vec: VectorEnv, config: PPOConfig) -> VectorEnv:
     layout = vec.observation_layout
+    layout.require_bytes("A learner")
+    vec.action_layout.require_bytes("A learner")
     if not vec.flat and vec.single_observation_space.shape != tuple(layout.flat_shape):
         raise ArgumentTypeError(
             f"env: its observations are structured, {layout.space}: make the vec with flat=True"

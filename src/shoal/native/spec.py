@@ -202,7 +202,8 @@ def _in_record(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def _layout(name: str, part: str, space: Any) -> Layout:
     if not isinstance(space, Space):
         raise NativeError(f"{name}.{part}: expected a Gymnasium space, got {space!r}")
-    layout = Layout(space)
+    layout = Layout(space, objects=True)
+    layout.require_bytes("Compiled code")
     for node in walk(layout.root):
         field = node.field if not isinstance(node, Branch) else None
         if field is not None and (

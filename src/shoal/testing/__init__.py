@@ -16,9 +16,10 @@ from shoal.testing.envs import (
     SentinelRows,
     SlowEnv,
 )
-from shoal.testing.spaces import SPACES, UNSIZED_SPACES, random_space
+from shoal.testing.spaces import OBJECT_SPACES, SPACES, UNSIZED_SPACES, random_space
 
 __all__ = [
+    "OBJECT_SPACES",
     "SPACES",
     "UNSIZED_SPACES",
     "ContractViolation",

@@ -31,7 +31,7 @@ def check_env(creator: Callable[[], Any], *, steps: int = 200, seed: int = 0) ->
 
     Raises:
         ContractViolation: If a promise is broken; the message says which.
-        SpaceError: If a space has no layout.
+        SpaceError: If a compiled env has a space without bytes.
 
     Example:
         >>> import gymnasium, shoal

@@ -27,7 +27,7 @@ from shoal.testing.by_hand import ByHand
 from shoal.testing.contract import require, require_equal, require_raises
 from shoal.testing.envs import CrashEnv, SampleEnv, SentinelAgent, SentinelEnv, SentinelRows
 from shoal.testing.side_by_side import follow, follow_on, same_batches
-from shoal.testing.spaces import SPACES
+from shoal.testing.spaces import OBJECT_SPACES, SPACES
 
 Backend = Callable[..., Any]
 
@@ -124,7 +124,7 @@ def check_trajectories(backend: Cast, num_envs: int, steps: int) -> None:
 
 def check_spaces(backend: Cast, num_envs: int, steps: int) -> None:
     """Every kind of space goes there and back unchanged, as observation and as action."""
-    for space in SPACES:
+    for space in (*SPACES, *OBJECT_SPACES):
         creators = [partial(_sample_env, space) for _ in range(num_envs)]
         with backend(creators, autoreset_mode=AutoresetMode.SAME_STEP) as vec:
             oracle = ByHand(creators, AutoresetMode.SAME_STEP)

@@ -69,7 +69,43 @@ UNSIZED_SPACES: tuple[Space[Any], ...] = (
     Graph(Box(-1, 1, (2,)), Discrete(3)),
     Dict({"a": Discrete(2), "b": Tuple((Sequence(Discrete(2)),))}),
 )
-"""Spaces without a fixed size, which are refused."""
+"""Spaces without a fixed size, which have no layout."""
+
+
+class Colour(Space[str]):
+    """A custom space: Shoal does not know its bytes."""
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """One of the colours."""
+        return ["red", "green", "blue"][self.np_random.integers(3)]
+
+    def contains(self, x: Any) -> bool:
+        """Whether it is a colour."""
+        return x in ("red", "green", "blue")
+
+    def __eq__(self, other: object) -> bool:
+        """All are equal."""
+        return isinstance(other, Colour)
+
+    def __repr__(self) -> str:
+        """As it is made."""
+        return "Colour()"
+
+
+OBJECT_SPACES: tuple[Space[Any], ...] = (
+    *UNSIZED_SPACES,
+    Sequence(Dict({"a": Box(0, 1, (3,)), "b": Discrete(5)})),
+    Sequence(Dict({"a": Box(0, 1, (3,)), "b": Discrete(5)}), stack=True),
+    Sequence(Graph(Box(-1, 1, (2,)), None)),
+    Graph(Box(-1, 1, (2, 2)), None),
+    Graph(Discrete(5), Box(-1, 1, (3,))),
+    Colour(),
+    Tuple((Graph(Box(-1, 1, (2,)), None), Discrete(2))),
+    Tuple((Colour(), Box(0, 255, (), np.uint8))),
+    Dict({"map": Box(0, 255, (3, 3), np.uint8), "mission": Colour(), "bag": Tuple((Sequence(Text(4)),))}),
+    OneOf([Sequence(Discrete(4)), Box(0, 1, (2,)), Colour()]),
+)
+"""Spaces with a part that has no bytes: a vec with flat=False carries it as an object."""
 
 
 def random_space(seed: int | np.random.Generator, depth: int = 3) -> Space[Any]:

@@ -84,7 +84,11 @@ class AsyncMultiprocessing(AsyncVerbs, Multiprocessing):
         gone = self._cut_off(hand.blocks)
         for block in hand.blocks:
             self._verbs[block] = "step"
-        self._pool.post_steps([block for block in hand.blocks if block not in gone])
+        there = [block for block in hand.blocks if block not in gone]
+        if self._sends_objects:
+            self._ask_steps(there)
+        else:
+            self._pool.post_steps(there)
         self._unheard = True
         if hand not in self._held:  # put together only now
             self._hands.release(hand)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import numpy as np
+from gymnasium import Space
 from numpy.typing import NDArray
 
 from shoal.fields import Columns, Kind, where
@@ -19,12 +23,16 @@ def warn_if_outside(
         Whether there was one.
     """
     for index, field in enumerate(layout.fields):
-        if field.kind is Kind.OBJECT or field.size == 0:
+        counted = layout.counts(index, columns) & rows
+        if field.kind is Kind.OBJECT:
+            outside = np.zeros(len(rows), np.bool_)
+            outside[counted] = [_is_outside(field.space, value) for value in columns[index][counted]]
+        elif field.size == 0:
             continue
-        column, (low, high) = columns[index], field.bounds()
-        # Asked this way, NaN is outside as well.
-        outside = ~((column >= low) & (column <= high)).reshape(len(rows), -1).all(1)
-        outside &= layout.counts(index, columns) & rows
+        else:
+            column, (low, high) = columns[index], field.bounds()
+            # Asked this way, NaN is outside as well.
+            outside = ~((column >= low) & (column <= high)).reshape(len(rows), -1).all(1) & counted
         if outside.any():
             env = int(env_ids[outside.argmax()])
             warn_caller(
@@ -33,3 +41,13 @@ def warn_if_outside(
             )
             return True
     return False
+
+
+def _is_outside(space: Space[Any], value: Any) -> bool:
+    """Whether a space says that a value is none of its own. One that does not answer says nothing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Gymnasium's spaces warn of what they cast
+            return not space.contains(value)
+    except Exception:
+        return False

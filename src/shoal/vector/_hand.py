@@ -55,7 +55,9 @@ class Hand:
 
     def like(self, arena: Arena) -> Hand:
         """The same for other rows."""
-        return Hand(arena, self._observation, self._action, self.agents, flat=self._flat, copy=self._copy)
+        made = Hand(arena, self._observation, self._action, self.agents, flat=self._flat, copy=self._copy)
+        made.actions.dumps = self.actions.dumps
+        return made
 
     def allocate(self, num_rows: int) -> Arena:
         """Rows like these, on the heap."""

@@ -34,6 +34,9 @@ class Hands:
         self.block_of = np.zeros(envs, np.int64)
         for part in parts:
             self.block_of[part.envs] = part.number
+        # Objects only where there are some: most vecs have none.
+        arena = whole.arena
+        self._has_objects = arena.observation_objects.shape[1] > 0, arena.action_objects.shape[1] > 0
         self._adjoining: dict[tuple[int, int], Hand] = {}
         self._spare: list[Hand] = []  # to gather into
 
@@ -71,14 +74,19 @@ class Hands:
             if column.name not in ("actions", "observation_objects", "action_objects"):
                 whole = getattr(self._whole.arena, column.name)
                 np.take(whole, hand.where, axis=0, out=getattr(hand.arena, column.name), mode="clip")
+        if self._has_objects[0]:
+            hand.arena.observation_objects[...] = self._whole.arena.observation_objects[hand.where]
 
     def _hold(self, hand: Hand, blocks: Sequence[int]) -> None:
         hand.hold(blocks, np.concatenate([self.env_ids[block] for block in blocks]))
 
     def scatter(self, hand: Hand) -> None:
         """Put the actions of a hand where its envs read them."""
-        if not isinstance(hand.where, slice):
-            self._whole.arena.actions[hand.where] = hand.arena.actions
+        if isinstance(hand.where, slice):
+            return
+        self._whole.arena.actions[hand.where] = hand.arena.actions
+        if self._has_objects[1]:
+            self._whole.arena.action_objects[hand.where] = hand.arena.action_objects
 
     def release(self, hand: Hand) -> None:
         """Its rows have been sent, so that its views are not valid any more."""

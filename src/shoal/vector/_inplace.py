@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shoal._core._faults import name_env, observation_error
 from shoal._core.run import Infos, Run, keep
+from shoal.copies import copied_column
 from shoal.env import Env
 from shoal.errors import ResetNeeded
 from shoal.fields import Misfit, describe
@@ -124,7 +125,10 @@ class InPlaceStepper:
     def _final(self, row: int) -> Any:
         # Copied: the reset that follows writes the same row.
         rows, layout = self._arena.observations[row : row + 1].copy(), self._run.observation
-        return layout.flat(rows)[0] if self._run.flat else layout.root.split(layout.columns(rows), 1)[0]
+        if self._run.flat:
+            return layout.flat(rows)[0]
+        objects = copied_column(self._arena.observation_objects[row : row + 1])
+        return layout.root.split(layout.columns(rows, objects), 1)[0]
 
     def _call(self, index: int, verb: str, *args: Any, **kwargs: Any) -> Infos:
         env = self._envs[index]

@@ -17,9 +17,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from numpy.typing import NDArray
+
 from shoal.errors import Closed, EnvError, ResetNeeded, WorkerDied, WorkerError, WorkerTimeout
 from shoal.vector._crew import CLOSING, GRACE, Crew
 from shoal.vector._mail import Deadline, Gone, Late
+from shoal.vector._objects import Told
 from shoal.vector._remote_errors import summary_of, unpack_error
 from shoal.vector._worker import FAILED, STEP
 
@@ -60,6 +63,7 @@ class Pool:
     Args:
         crew: The workers.
         timeout: Seconds for any one wait; None for ever.
+        objects: The object rows of each block, which messages fill.
 
     Attributes:
         signals: The handshake.
@@ -68,8 +72,8 @@ class Pool:
         interruption: To be entered around every wait.
     """
 
-    def __init__(self, crew: Crew, timeout: float | None) -> None:
-        self._crew, self.signals, self._timeout = crew, crew.signals, timeout
+    def __init__(self, crew: Crew, timeout: float | None, objects: Sequence[NDArray[Any]]) -> None:
+        self._crew, self.signals, self._timeout, self._objects = crew, crew.signals, timeout, objects
         self.heard: dict[int, Any] = {}
         self.failures: Failures = {}
         self.interruption = Interruption()
@@ -85,7 +89,9 @@ class Pool:
         if len(request) > LARGE:  # while it sends something large itself, it would not read this
             due = self.signals.due(worker)
             self.wait(partial(self.signals.wait_for, due), for_all=True, whose=due)
-        if not self.refuses(worker):
+        if self.refuses(worker):
+            self.signals.skip([block])
+        else:
             self._crew.post(block, request)
 
     def refuses(self, worker: int) -> bool:
@@ -248,6 +254,9 @@ class Pool:
                 if ends:
                     self._crew.lost.add(worker)
             else:
+                if isinstance(said, Told):
+                    self._objects[block][said.rows] = said.objects
+                    said = said.infos
                 self.heard[block] = said
 
     def drop(self, blocks: Sequence[int]) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from shoal._core.run import Infos, clear_step
 from shoal.buffers import Arena
+from shoal.copies import copied_column
 from shoal.errors import RestartWarning
 from shoal.layout import Layout
 from shoal.vector._crew import Crew
@@ -99,6 +100,7 @@ class Restarts:
         self._crew.kill(worker)  # it may be slow rather than dead, and still write
         for block, verb in verbs.items():
             arena, kept = self._rows(share, self._parts[block])
+            kept.copy_objects_from(arena)  # a worker that fails sends none
             if verb == "step" and block not in self._severed and not self._pool.signals.kept(block):
                 kept.copy_from(arena)  # it had not begun, and the rows are as they were
         while True:
@@ -120,6 +122,7 @@ class Restarts:
         """A bereft block is sent: `cut_off` is to make its rows, as they are now, say what happened."""
         arena, kept = self._rows(self._shares[self._crew.owners[block]], self._parts[block])
         kept.copy_from(arena)
+        kept.copy_objects_from(arena)
         self.bereft.discard(block)
         self._severed.add(block)
         self._options[block] = None
@@ -150,6 +153,7 @@ class Restarts:
         arena, kept = self._rows(share, part)
         clear_step(kept)
         arena.copy_from(kept)
+        arena.copy_objects_from(kept)
         # Agents that act, and agents that wait for them and have acted or were rewarded in the same episode.
         alive = np.repeat(kept.mask.reshape(-1, share.agents).any(1), share.agents)
         cut = kept.mask | (alive & (~kept.starts | (kept.episode_returns != 0)))
@@ -220,7 +224,8 @@ class Restarts:
         return infos
 
     def _final(self, rows: Arena, row: int, flat: bool) -> dict[str, Any]:
-        one = rows.observations[row : row + 1].copy()  # a later step keeps others in the same place
-        layout = self._layout
-        obs = layout.flat(one)[0] if flat else layout.root.split(layout.columns(one), 1)[0]
+        layout, one = self._layout, rows.observations[row : row + 1].copy()
+        # A later step keeps others in the same place.
+        objects = copied_column(rows.observation_objects[row : row + 1])
+        obs = layout.flat(one)[0] if flat else layout.root.split(layout.columns(one, objects), 1)[0]
         return {"final_obs": obs, "final_info": {}}

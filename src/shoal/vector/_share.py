@@ -99,7 +99,8 @@ class Share:
 
     def layouts(self) -> tuple[Layout, Layout]:
         """Of observations and actions."""
-        return Layout(self.observation), Layout(self.action)
+        objects = not self.flat
+        return Layout(self.observation, objects=objects), Layout(self.action, objects=objects)
 
     def nbytes(self) -> int:
         """Of the memory: what the handshake needs, the arena, and a second one if rows are kept."""

@@ -6,7 +6,8 @@ Guarantees
   - Rows are touched only between a call and its answer.
   - Every call is answered once, whatever the envs do; a message follows exactly if the outcome says so. It is
     sent after the answer, so that one that is larger than the line's buffer finds the parent reading.
-  - A plain step takes no message, no pickle and no system call of ours.
+  - A plain step takes no message, no pickle and no system call of ours. Only where spaces have no bytes does
+    every answer, or every call for a step, have a message: see `_objects.py`.
   - Ctrl-C is the parent's to handle; if the parent or the launcher dies, the kernel ends this process.
 
 The parent's side is `_pool.py`.
@@ -37,6 +38,7 @@ from shoal.buffers import Arena, SharedMemory
 from shoal.emulation import Creator
 from shoal.errors import EnvError
 from shoal.vector._mail import Deadline, Gone, Mail, dumps
+from shoal.vector._objects import ObjectRows, Told
 from shoal.vector._remote_errors import pack_error
 from shoal.vector._share import Share
 from shoal.vector.block import Block, Unit, build_envs, close_all, names_of
@@ -46,7 +48,7 @@ STEP, REQUEST = 0, 1  # verbs of a call: a request comes with a message
 PLAIN, MESSAGE, FAILED = 0, 1, 2  # outcomes: the last two are followed by one
 # If they fail in a worker that is then replaced, it does nothing more: else what it had begun by the time the
 # parent heard of it would be a matter of luck.
-ENDING = ("infos", "reset")
+ENDING = ("infos", "reset", "act")
 
 FOREVER = Deadline(None)
 
@@ -88,7 +90,7 @@ class _Worker:
                 self._mail.send((FAILED, pack_error(error)), FOREVER)
             return
         try:
-            self._mail.send((PLAIN, _facts(units)), FOREVER)
+            self._tell_facts(units)
             pickled, (descriptor,) = self._mail.receive(FOREVER, num_descriptors=1)
             try:
                 self._settle_in(units, pickle.loads(pickled), descriptor)
@@ -102,6 +104,16 @@ class _Worker:
             return
         with suppress(Gone):
             self._serve()
+
+    def _tell_facts(self, units: list[Unit]) -> None:
+        try:
+            pickled = self._mail.dumps((PLAIN, _facts(units)))
+        except Exception as error:
+            what = "a space or the metadata of an env"
+            failure = EnvError(f"{what} cannot be pickled, so it cannot leave its worker: {error}")
+            self._mail.send((FAILED, pack_error(failure)), FOREVER)
+            raise Gone from None
+        self._mail.post(pickled, FOREVER)
 
     def _build(self) -> list[Unit]:
         number, numbers, world, pickled = pickle.loads(self._mail.receive(FOREVER)[0])
@@ -136,7 +148,11 @@ class _Worker:
             first += part.units
             old = None if kept is None else share.rows_of(part, kept)
             due = None if share.due is None else share.due[number]
-            self._blocks.append(_ServedBlock(block, rows, old, due, share.mode, self._signals))
+            served = _ServedBlock(block, rows, old, due, share.mode, self._signals)
+            if any(layout.num_objects for layout in layouts):
+                served.objects = ObjectRows(rows, layouts, part.first_env, share.agents)
+                served.tells = layouts[0].num_objects > 0
+            self._blocks.append(served)
         self._serving, self._keeps = True, share.keeps
 
     def _serve(self) -> None:
@@ -149,7 +165,7 @@ class _Worker:
                     verb, *arguments = pickle.loads(self._mail.receive(FOREVER)[0])
                     said = self._answer_to(verb, *arguments)
                     steps = [block.step for block in self._blocks]
-                outcome, message = MESSAGE, _pickled(said, verb)
+                outcome, message = MESSAGE, self._pickled(said, verb)
             except Gone:
                 raise
             except BaseException as error:
@@ -161,14 +177,24 @@ class _Worker:
                 self._mail.receive(FOREVER)  # until it is killed
 
     def _answer_to(self, verb: str, *arguments: Any) -> Any:
-        if verb == "reset":
-            return self._blocks[self._signals.block()].reset(*arguments)
+        if verb in ("reset", "act"):
+            return getattr(self._blocks[self._signals.block()], verb)(*arguments)
         if verb == "close":
             self._serving = False
             return [pack_error(error) for served in self._blocks for error in served.block.close()]
         self._progress[0] = -1  # what follows goes through all envs
         (by_block,) = arguments
         return [getattr(served, verb)(*own) for served, own in zip(self._blocks, by_block, strict=True)]
+
+    def _pickled(self, said: Any, verb: str) -> bytes:
+        try:
+            return dumps(said)
+        except Exception as error:
+            objects = self._blocks[self._signals.block()].objects
+            if objects is not None and isinstance(said, Told):
+                objects.check(said)
+            what = "an info" if verb in ENDING else f"what {verb} gave"
+            raise EnvError(f"{what} cannot be pickled, so it cannot leave its worker: {error}") from error
 
 
 def _create(creator: Creator, specs: dict[str, Any]) -> Any:
@@ -188,7 +214,14 @@ class _ServedBlock:
         due: The seed of each env's first reset, if there was another block before.
         mode: The autoreset mode.
         signals: Where to say that rows have been kept.
+
+    Attributes:
+        objects: What rows hold beside bytes, if anything.
+        tells: Whether observations have such objects, so that every answer has a message.
     """
+
+    objects: ObjectRows | None = None
+    tells = False
 
     def __init__(
         self,
@@ -207,8 +240,30 @@ class _ServedBlock:
         self._unseen: NDArray[np.uint8] | None = None
 
     @property
-    def step(self) -> Callable[[], Infos]:
+    def step(self) -> Callable[[], Infos | Told]:
+        if self.tells:
+            return self._step_and_tell
+        return self._step_bytes
+
+    @property
+    def _step_bytes(self) -> Callable[[], Infos]:
         return self.block.step if self._kept is None else self._step_and_keep
+
+    def _step_and_tell(self) -> Told:
+        return self._told(self._step_bytes())
+
+    def act(self, pickles: NDArray[Any]) -> Infos | Told:
+        """Step with actions whose objects come with the call."""
+        assert self.objects is not None
+        self.objects.take_actions(pickles)
+        return self.step()
+
+    def _told(self, infos: Infos) -> Told:
+        assert self.objects is not None
+        fresh = None
+        if self._resets_at_first_step or self._waits.any():
+            fresh = self._waits | self._resets_at_first_step
+        return self.objects.told(infos, fresh)
 
     def _step_and_keep(self) -> Infos:
         # Copied, so that the parent can still report them should this step be the end of us.
@@ -217,9 +272,15 @@ class _ServedBlock:
         if not self._resets_at_first_step:
             return self.block.step()
         everyone = np.ones(len(self._due or ()), np.bool_)
-        return self.reset(everyone, [None] * len(everyone), None)
+        return self._reset(everyone, [None] * len(everyone), None)
 
     def reset(
+        self, chosen: NDArray[np.bool_], seeds: list[int | None], options: dict[str, Any] | None
+    ) -> Infos | Told:
+        infos = self._reset(chosen, seeds, options)
+        return self._told(infos) if self.tells else infos
+
+    def _reset(
         self, chosen: NDArray[np.bool_], seeds: list[int | None], options: dict[str, Any] | None
     ) -> Infos:
         if self._due is not None:
@@ -257,19 +318,15 @@ class _ServedBlock:
         return self.block.render()
 
     def snapshot(self) -> Any:
-        return self.block.snapshot(), self._due, self._resets_at_first_step, self._waits.copy(), self._unseen
+        objects = [] if self.objects is None else [self.objects.state()]
+        waits = self._resets_at_first_step, self._waits.copy(), self._unseen
+        return self.block.snapshot(), self._due, *waits, *objects
 
     def restore(self, state: Any) -> None:
-        inner, self._due, self._resets_at_first_step, self._waits, self._unseen = state
+        inner, self._due, self._resets_at_first_step, self._waits, self._unseen, *objects = state
         self.block.restore(inner)
-
-
-def _pickled(said: Any, verb: str) -> bytes:
-    try:
-        return dumps(said)
-    except Exception as error:
-        what = "an info" if verb in ("infos", "reset") else f"what {verb} gave"
-        raise EnvError(f"{what} cannot be pickled, so it cannot leave its worker: {error}") from error
+        if self.objects is not None:
+            self.objects.load(*objects)
 
 
 def _facts(units: Sequence[Unit]) -> list[UnitFacts]:

@@ -21,7 +21,6 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from shoal._core.run import Infos
@@ -38,10 +37,10 @@ from shoal.errors import (
     SnapshotError,
 )
 from shoal.vector._hand import Hand
-from shoal.vector._slicing import every, interleaved
+from shoal.vector._slicing import every, interleaved, structure_of
 from shoal.vector.arguments import Options, reset_mask_of, seeds_of
 from shoal.vector.infos import merge_infos
-from shoal.vector.spaces import VecSpaces
+from shoal.vector.spaces import VecSpaces, batch, same_space
 from shoal.vector.statistics import EpisodeClock, report
 
 Result = TypeVar("Result")
@@ -114,7 +113,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             copy=options.copy,
         )
         self.single_action_space: Space[Any] = self._whole.actions.single_space
-        self.action_space: Space[Any] = batch_space(self.single_action_space, self.num_rows)
+        self.action_space: Space[Any] = batch(self.single_action_space, self.num_rows)
         self.single_observation_space: Space[Any] = described.single_observation_space
         self.observation_space: Space[Any] = described.batched_observation_space
         if options.flat:
@@ -315,7 +314,8 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             >>> {agent: len(seen) for agent, seen in vec.by_agent(obs).items()}
             {'agent_0': 3, 'agent_1': 3}
         """
-        return {agent: every(rows, index, len(self.agents)) for index, agent in enumerate(self.agents)}
+        node = structure_of(rows, self.observation_layout, self.action_layout)
+        return {agent: every(rows, index, len(self.agents), node) for index, agent in enumerate(self.agents)}
 
     def from_agents(self, values: Mapping[Any, Any]) -> Any:
         """The way back: values for agents as values for rows, such as `step` and `send` take.
@@ -325,7 +325,8 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         """
         if set(values) != set(self.agents):
             raise ArgumentError(f"expected a value for each of {self.agents}, got {tuple(values)}")
-        return interleaved([values[agent] for agent in self.agents])
+        parts = [values[agent] for agent in self.agents]
+        return interleaved(parts, structure_of(parts[0], self.action_layout, self.observation_layout))
 
     # -- access to the envs ----------------------------------------------------------------------------
 
@@ -396,7 +397,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             raise SnapshotError("expected what snapshot() returned, got something else")
         for name, ours in self._kind().items():
             theirs = snapshot["kind"].get(name)
-            if theirs != ours:
+            if not same_space(theirs, ours):
                 raise SnapshotError(f"the snapshot is of a vec with another {name}: {theirs}, not {ours}")
         self._pending = "restore"
         self._move(lambda: self._load(snapshot), READY)

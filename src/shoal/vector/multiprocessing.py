@@ -173,7 +173,7 @@ class Multiprocessing(VectorEnv):
             facts.update(zip(own, told, strict=True))
         in_order = [facts[unit] for unit in range(len(self.env_fns))]
         mode, flat = options.autoreset_mode, options.flat
-        described = combine(in_order, options.observation_mode, mode, objects=False)
+        described = combine(in_order, options.observation_mode, mode, objects=not flat)
         cores = usable_cores()
         own_patience, patience = patience_with(plan.num_workers, cores)
         shares = shares_of(
@@ -193,9 +193,10 @@ class Multiprocessing(VectorEnv):
         arena.begin()
         self._crew.assign(shares, memory, own_patience, cores, parent_steps=self.parent_steps)
         self._signals, self._shares = self._crew.signals, shares
-        self._pool = Pool(self._crew, self._timeout)
-        undo.callback(self._pool.close)
         self._parts = sorted((part for share in shares for part in share.parts), key=lambda part: part.number)
+        objects = [shares[0].rows_of(part, arena).observation_objects for part in self._parts]
+        self._pool = Pool(self._crew, self._timeout, objects)
+        undo.callback(self._pool.close)
         self._own: Block | None = None
         if plan.own:
             run = Run(arena, described.observation, described.action, mode, flat=flat)
@@ -207,6 +208,10 @@ class Multiprocessing(VectorEnv):
             kept = shares[0].kept(memory.block)
             self._restarts = Restarts(self._crew, self._pool, shares, arena, kept, described.observation)
         super().__init__(described, arena, options)
+        self._sends_objects = described.action.num_objects > 0
+        if self._sends_objects:
+            self._whole.actions.dumps = self._crew.dumps
+            self._whole.actions.own_rows = self._parts[0].first_env * self.agents_per_env
         self._take_shape(plan, arena)
 
     def _take_shape(self, plan: Plan, arena: Arena) -> None:
@@ -220,13 +225,24 @@ class Multiprocessing(VectorEnv):
             self._pool.refuse_if_lost()
         else:
             self._restarts.begin(range(len(self._parts)))
-        if self._crew.lost:
+        if self._sends_objects:
+            self._ask_steps(range(len(self._parts)))
+        elif self._crew.lost:
             self._pool.post_steps(range(len(self._parts)))
         else:
             self._signals.post_steps()
         if self._own is not None:
             self._own_infos = self._own.step()
         self._unheard = True
+
+    def _ask_steps(self, blocks: Sequence[int]) -> None:
+        """Ask for a step by message, which has what actions hold beside bytes."""
+        from shoal.vector._objects import action_pickles
+
+        rows = [self._shares[0].rows_of(self._parts[block], self._arena) for block in blocks]
+        requests = self._pool.requests("act", [(action_pickles(own),) for own in rows])
+        for block, request in zip(blocks, requests, strict=True):
+            self._pool.ask(block, request)
 
     def _begin_reset(
         self,

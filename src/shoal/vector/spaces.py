@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gymnasium import Space
+from gymnasium import Space, spaces
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from shoal.emulation import SingleEnv
-from shoal.errors import ArgumentError, ArgumentTypeError, SpaceKindMismatch, SpaceMismatch
+from shoal.errors import ArgumentError, ArgumentTypeError, SpaceError, SpaceKindMismatch, SpaceMismatch
 from shoal.layout import Layout
 
 ObservationMode = str | tuple[Space[Any], Space[Any]]
+
+
+def same_space(one: Any, other: Any) -> bool:
+    """Whether two spaces are equal. Custom ones that do not define ``==`` are if class and attributes are.
+
+    Without that, a space that has been pickled, for a worker or in a snapshot, would differ from itself.
+    """
+    if one is other or one == other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, spaces.Dict):
+        return one.keys() == other.keys() and all(same_space(one[key], other[key]) for key in one)
+    if isinstance(one, spaces.Tuple):
+        return len(one) == len(other) and all(map(same_space, one, other))
+    if not isinstance(one, Space) or type(one).__eq__ is not object.__eq__:
+        return False
+    ours, theirs = ({**vars(space), "_np_random": None} for space in (one, other))
+    try:
+        return pickle.dumps(ours) == pickle.dumps(theirs)
+    except Exception:  # an attribute that cannot be pickled cannot be compared either
+        return False
 
 
 @dataclass(frozen=True)
@@ -49,11 +72,9 @@ class UnitFacts:
 
     def is_like(self, other: UnitFacts) -> bool:
         """Whether one can stand for the other, rows and all."""
-        ours, theirs = (
-            (facts.observation_space, facts.action_space, facts.num_envs, facts.agents)
-            for facts in (self, other)
-        )
-        return ours == theirs
+        same = same_space(self.observation_space, other.observation_space)
+        same = same and same_space(self.action_space, other.action_space)
+        return same and (self.num_envs, self.agents) == (other.num_envs, other.agents)
 
 
 @dataclass(frozen=True)
@@ -85,21 +106,27 @@ def combine(
         observation_mode: ``"same"``: all observation spaces are equal. ``"different"``: they share shape
             and dtype. A pair of spaces: the batched and the single one to use.
         autoreset_mode: Of the vec.
-        objects: Whether custom spaces may be carried as objects.
+        objects: Whether values in spaces without bytes may be carried as objects.
 
     Raises:
         SpaceMismatch: If they do not belong together.
-        SpaceError: If a space has no layout.
+        SpaceError: If a space has no bytes and may not be carried as objects.
     """
     num_envs = sum(fact.num_envs for fact in facts)
     agents = facts[0].agents
     own = [fact.observation_space for fact in facts for _ in range(fact.num_envs * len(agents))]
     single = facts[0].observation_space
     if observation_mode == "same":
-        batched = batch_space(single, len(own))
+        batched = batch(single, len(own))
     elif observation_mode == "different":
         _check_alike(facts, single)
-        batched = batch_differing_spaces(own)
+        try:
+            batched = batch_differing_spaces(own)
+        except TypeError as error:
+            raise SpaceError(
+                f"observation_mode: 'different' has no batched space for {single}, because Gymnasium knows "
+                "none for custom spaces. Pass a pair of spaces (batched, single) instead"
+            ) from error
     elif isinstance(observation_mode, tuple) and len(observation_mode) == 2:
         if not all(isinstance(space, Space) for space in observation_mode):
             kinds = " and ".join(type(space).__name__ for space in observation_mode)
@@ -112,7 +139,7 @@ def combine(
         )
     if observation_mode == "same":
         for number, fact in enumerate(facts):
-            if fact.observation_space != single:
+            if not same_space(fact.observation_space, single):
                 raise SpaceMismatch(
                     f"env {number} has another observation space than the first: {fact.observation_space}, "
                     f"not {single}. If that is meant, pass observation_mode='different'."
@@ -120,7 +147,7 @@ def combine(
     else:
         _check_alike(facts, single)
     for number, fact in enumerate(facts):
-        if fact.action_space != facts[0].action_space:
+        if not same_space(fact.action_space, facts[0].action_space):
             raise SpaceMismatch(
                 f"env {number} has another action space than the first: {fact.action_space}, "
                 f"not {facts[0].action_space}"
@@ -147,6 +174,28 @@ def combine(
     )
 
 
+def batch(space: Space[Any], num_rows: int) -> Space[Any]:
+    """The space of a batch, as Gymnasium makes it.
+
+    Raises:
+        SpaceError: If it cannot, because a custom space cannot be copied or seeded.
+    """
+    try:
+        return batch_space(space, num_rows)
+    except Exception as error:
+        raise SpaceError(
+            f"{space!r}: Gymnasium makes the space of a batch of copies, each with a seed of its own, which "
+            f"failed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _fits(space: Space[Any], single: Space[Any]) -> bool:
+    try:
+        return bool(is_space_dtype_shape_equiv(space, single))
+    except NotImplementedError:  # a custom space, whose values are objects of any shape
+        return True
+
+
 def _check_alike(facts: Sequence[UnitFacts], single: Space[Any]) -> None:
     for number, fact in enumerate(facts):
         if type(fact.observation_space) is not type(single):
@@ -154,7 +203,7 @@ def _check_alike(facts: Sequence[UnitFacts], single: Space[Any]) -> None:
                 f"env {number} has an observation space of another kind: {fact.observation_space}, "
                 f"not like {single}"
             )
-        if not is_space_dtype_shape_equiv(fact.observation_space, single):
+        if not _fits(fact.observation_space, single):
             raise SpaceMismatch(
                 f"env {number} has an observation space of another shape or dtype: "
                 f"{fact.observation_space}, not like {single}"
