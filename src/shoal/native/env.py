@@ -86,7 +86,7 @@ class NativeEnv:
     render: Callable[..., Any] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Check the class, and compile it unless that has been done before.
+        """Check the class. It is compiled when it is first used.
 
         Raises:
             NativeError: If it cannot work; with the line.
@@ -102,12 +102,8 @@ class NativeEnv:
         spec = Spec.of(cls)
         from shoal.native.checks import check_run, check_syntax
 
-        stops = check_syntax(spec)
-        if stops:
-            return  # it is being debugged
-        check_run(spec)
-        if importlib.util.find_spec("numba") is not None:
-            compiled(spec)
+        if not check_syntax(spec):  # else it is being debugged
+            check_run(spec)
 
     def __new__(cls, **kwargs: Any) -> Any:
         """A single env, for code that knows only Gymnasium's."""
@@ -123,8 +119,12 @@ def is_native(env: Any) -> bool:
     return inspect.isclass(env) and issubclass(env, NativeEnv)
 
 
-def compiled(spec: Spec) -> Any:
+def compiled(spec: Spec, *, checked: bool = False) -> Any:
     """The kernel of an env class.
+
+    Args:
+        spec: Of the class.
+        checked: Whether an index outside of its array is to raise.
 
     Raises:
         MissingExtra: Without Numba.
@@ -137,4 +137,4 @@ def compiled(spec: Spec) -> Any:
         )
     from shoal.native.compiling import compile_kernel
 
-    return compile_kernel(spec)
+    return compile_kernel(spec, checked=checked)
