@@ -36,12 +36,14 @@ class NativeEnv:
     What is compiled is checked when the class is made: see `shoal.errors.NativeError`.
 
     Attributes:
-        observation_space: Of an agent. This and the next four may be functions of the constants:
+        observation_space: Of an agent. This and the next five may be functions of the constants:
             ``observation_space = lambda config: Box(0, 1, (config.length,))``.
         action_space: Of an agent.
         state: A structured dtype: numbers, bools and arrays of them.
         num_agents: Of an env.
         max_episode_steps: After which an episode is truncated; None for never.
+        bounds: The lowest and the highest value of fields of the state that `vec.set_attr` may change, and of
+            parameters: ``{"place": (0, 9)}``. A field without bounds can be read only.
         constants: Names and default values that are compiled in. Other values are another kernel.
         parameters: Names and default values that each env has of its own, and `vec.set_attr` changes.
         metadata: As Gymnasium's.
@@ -80,6 +82,7 @@ class NativeEnv:
     state: Any = np.dtype([("nothing", np.uint8)])
     num_agents: Any = 1
     max_episode_steps: Any = None
+    bounds: Any = {}
     constants: dict[str, Any] = {}
     parameters: dict[str, Any] = {}
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}

@@ -26,6 +26,7 @@ from shoal.errors import (
     WorkerError,
 )
 from shoal.native.bodies import RESET, STEP_DISABLED, STEP_NEXT, STEP_SAME
+from shoal.native.bounds import fitting
 from shoal.native.columns import ORDER, Columns
 from shoal.native.debugging import DebugKernel
 from shoal.native.env import compiled
@@ -345,7 +346,15 @@ class Native(NativeSnapshots):
     # -- access to the envs ----------------------------------------------------------------------------
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set a parameter or a field of the state: an array, list or tuple gives each env its own value."""
+        """Set a parameter, or a field of the state that has bounds.
+
+        Args:
+            name: Of the parameter or field.
+            values: An array, list or tuple gives each env its own value; anything else is for all.
+
+        Raises:
+            ArgumentError: If a value does not fit, or if the class declares no bounds for the field.
+        """
         super().set_attr(name, list(values) if isinstance(values, np.ndarray) else values)
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -384,14 +393,20 @@ class Native(NativeSnapshots):
         if column is None:
             known = ", ".join([*self._native_spec.parameters, *(self._native_spec.state.names or ())])
             raise AttributeError(f"{name}: expected a parameter or a field of the state: {known}")
+        spec = self._native_spec
+        if name not in spec.parameters and name not in spec.bounds:
+            raise ArgumentError(
+                f"{name}: this field of the state of {spec.cls.__name__} can be read only. Its compiled code "
+                "trusts it, and may read or write anywhere if the value makes no sense. The class can allow "
+                f"it, by bounds = {{{name!r}: (lowest, highest)}}; or make what is to be set a parameter"
+            )
         given = np.asarray(values)
-        fits = np.can_cast(given.dtype, column.dtype, "same_kind")
-        if not fits or given.shape != column.shape:
+        if given.shape != column.shape or not np.can_cast(given.dtype, column.dtype, "same_kind"):
             raise ArgumentTypeError(
                 f"{name}: expected {column.dtype} of shape {column.shape[1:]} for each env, got "
                 f"{given.dtype} of shape {given.shape[1:]}"
             )
-        column[:] = given
+        column[:] = fitting(name, given, column.dtype, spec.bounds.get(name))
 
     def _render(self) -> list[Any]:
         self._check_owner()
