@@ -15,6 +15,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 namespace nb = nanobind;
@@ -151,8 +152,8 @@ NB_MODULE(_native, module) {
 
     using Loop = shoal::NativeLoop;
     nb::class_<Loop>(module, "NativeLoop", nb::type_slots(shoal::collectable<Loop>))
-        .def(nb::init<std::uintptr_t, nb::object, nb::object, std::int64_t, std::size_t, int, int>(), "kernel"_a,
-             "columns"_a, "keeps"_a, "envs"_a, "threads"_a, "pauses"_a, "yields"_a)
+        .def(nb::init<std::uintptr_t, std::string, nb::object, nb::object, std::int64_t, std::size_t, int, int>(),
+             "kernel"_a, "about"_a, "columns"_a, "keeps"_a, "envs"_a, "threads"_a, "pauses"_a, "yields"_a)
         .def("run", &Loop::run)
         .def("prepare", &Loop::prepare, "place"_a, "verb"_a, "actions"_a, "mask"_a, "results"_a)
         .def("step", &Loop::step, nb::arg().none())
@@ -161,8 +162,9 @@ NB_MODULE(_native, module) {
         .def("close", &Loop::close);
     using Queue = shoal::NativeQueue;
     nb::class_<Queue>(module, "NativeQueue", nb::type_slots(shoal::collectable<Queue>))
-        .def(nb::init<std::uintptr_t, nb::object, nb::object, const std::vector<std::int64_t>&, std::size_t, int, int>(),
-             "kernel"_a, "columns"_a, "keeps"_a, "ends"_a, "threads"_a, "pauses"_a, "yields"_a)
+        .def(nb::init<std::uintptr_t, std::string, nb::object, nb::object, const std::vector<std::int64_t>&, std::size_t,
+                      int, int>(),
+             "kernel"_a, "about"_a, "columns"_a, "keeps"_a, "ends"_a, "threads"_a, "pauses"_a, "yields"_a)
         .def("submit", &Queue::submit)
         .def("collect", &Queue::collect)
         .def("has_failed", &Queue::has_failed)

@@ -34,6 +34,12 @@ def make(reset=None, step=None, **attributes):
     return type("Mine", (shoal.NativeEnv,), body)
 
 
+def compile_it(**attributes):
+    """Use such a class, whose checks find nothing, for the first time."""
+    mine = make(**attributes)
+    shoal.make(mine).close()
+
+
 def wrong_raise(state):
     if state.place > 3:
         raise ValueError("too far")
@@ -297,7 +303,7 @@ def test_what_a_stream_has():
         make(step=chooses)
     if shoal._core.NAME == "native":
         with pytest.raises(NativeError, match=text):
-            make(step=chooses_rarely)
+            compile_it(step=chooses_rarely)
 
 
 def goes_too_far(state, obs):
@@ -310,7 +316,7 @@ def test_an_index_that_is_wrong_later():
     mine = make(step=goes_too_far)
     with pytest.raises(IndexError, match="index 25 is out of bounds") as caught:
         shoal.testing.check_env(mine)
-    assert caught.value.__notes__ == ["raised by step() of env 0, in step 25 of its episode"]
+    assert caught.value.__notes__ == ["raised by Mine.step() of env 0, in step 25 of its episode"]
     with pytest.raises(IndexError, match="index 25 is out of bounds"):
         shoal.testing.check_env(lambda: mine(debug=True))
 
@@ -334,7 +340,7 @@ def test_debugging_tells_which_env_and_step():
 
             with pytest.raises(IndexError, match="index 2 is out of bounds") as caught:
                 play()
-        assert caught.value.__notes__ == ["raised by step() of env 2, in step 3 of its episode"]
+        assert caught.value.__notes__ == ["raised by Mine.step() of env 2, in step 3 of its episode"]
 
 
 def crowds(state, rewards, obs):
@@ -349,13 +355,13 @@ def test_debugging_tells_of_teams_and_resets():
     mine = make(reset=reset, step=crowds, num_agents=2, parameters={"fine": True})
     with pytest.raises(IndexError, match="index 2 is out of bounds") as caught:
         shoal.testing.check_env(mine)
-    assert caught.value.__notes__ == ["raised by step() of env 0, in step 7 of its episode"]
+    assert caught.value.__notes__ == ["raised by Mine.step() of env 0, in step 7 of its episode"]
     with (
         shoal.make(mine, 2, env_kwargs={"fine": [True, False]}, debug=True) as vec,
         pytest.raises(IndexError, match="index 2 is out of bounds") as caught,
     ):
         vec.reset(seed=0)
-    assert caught.value.__notes__ == ["raised by reset() of env 1"]
+    assert caught.value.__notes__ == ["raised by Mine.reset() of env 1"]
 
 
 def test_what_step_must_return():
@@ -385,9 +391,9 @@ def a_field_on_a_rare_path(state):
 @pytest.mark.skipif(shoal._core.NAME != "native", reason="says nothing of Numba")
 def test_paths_that_no_check_has_taken():
     with pytest.raises(NativeError, match=r"Mine.step must return \(reward, terminated\) on every path"):
-        make(step=nothing_on_a_rare_path)
+        compile_it(step=nothing_on_a_rare_path)
     with pytest.raises(NativeError, match="there is no field 'plaice'"):
-        make(step=a_field_on_a_rare_path)
+        compile_it(step=a_field_on_a_rare_path)
 
 
 def prints(state):
@@ -463,7 +469,7 @@ def two_kinds(state):
 )
 def test_what_numba_refuses_is_said_in_words(step, line, text):
     with pytest.raises(NativeError, match=text) as caught:
-        make(step=step)
+        compile_it(step=step)
     said = str(caught.value)
     assert "Mine.step, line " in said
     assert line in said

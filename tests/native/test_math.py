@@ -26,7 +26,7 @@ def compiled(function):
     numba = pytest.importorskip("numba")
     from shoal.native.compiling import OPTIONS, _deep
 
-    inner = _deep(function, {}, OPTIONS)
+    inner = _deep(function, OPTIONS, checked=False)
     return numba.njit(lambda values: np.array([inner(value) for value in values]))
 
 

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "shoal/actions.hpp"
@@ -36,16 +38,19 @@ class Lock {  // no second caller, from another thread say
 
 class NativeLoop {
    public:
-    // `columns`: addresses, of which the kernel knows the order; the arrays there are kept by `keeps`.
-    NativeLoop(std::uintptr_t kernel, nb::object columns, nb::object keeps, std::int64_t envs, std::size_t threads,
-               int pauses, int yields)
-        : pool_(std::make_unique<Pool>(threads, Patience{pauses, yields})), envs_(envs) {
+    // `columns`: addresses, of which the kernel knows the order; the arrays there are kept by `keeps`. `about`: what to
+    // say after the signal's name if the process dies inside the kernel.
+    NativeLoop(std::uintptr_t kernel, std::string about, nb::object columns, nb::object keeps, std::int64_t envs,
+               std::size_t threads, int pauses, int yields)
+        : about_(std::move(about)), pool_(std::make_unique<Pool>(threads, Patience{pauses, yields})), envs_(envs) {
         auto* array = reinterpret_cast<PyArrayObject*>(holder.hold(columns));
         if (!PyArray_Check(columns.ptr()) || PyArray_TYPE(array) != NPY_UINT64 || !PyArray_IS_C_CONTIGUOUS(array))
             throw std::invalid_argument("expected addresses");
         holder.hold(keeps);
         columns_ = static_cast<npy_uint64*>(PyArray_DATA(array));
-        work_ = Work{reinterpret_cast<Kernel>(kernel), columns_, 0, &failed_};
+        work_ = Work{reinterpret_cast<Kernel>(kernel), columns_, 0, &failed_, about_.c_str()};
+        CrashHandler::install();
+        AlternateStack::use();
     }
 
     // (rows that acted, episodes that ended); None if something was raised inside the kernel
@@ -188,6 +193,7 @@ class NativeLoop {
         return made;
     }
 
+    std::string about_;
     std::unique_ptr<Pool> pool_;
     std::int64_t envs_;
     npy_uint64* columns_ = nullptr;
@@ -209,15 +215,18 @@ class NativeLoop {
 // NativeQueue: the same in blocks, each of which goes its own way.
 class NativeQueue {
    public:
-    NativeQueue(std::uintptr_t kernel, nb::object columns, nb::object keeps, const std::vector<std::int64_t>& ends,
-                std::size_t threads, int pauses, int yields) {
+    NativeQueue(std::uintptr_t kernel, std::string about, nb::object columns, nb::object keeps,
+                const std::vector<std::int64_t>& ends, std::size_t threads, int pauses, int yields)
+        : about_(std::move(about)) {
         auto* array = reinterpret_cast<PyArrayObject*>(holder.hold(columns));
         if (!PyArray_Check(columns.ptr()) || PyArray_TYPE(array) != NPY_UINT64 || !PyArray_IS_C_CONTIGUOUS(array))
             throw std::invalid_argument("expected addresses");
         holder.hold(keeps);
         const Patience patience{pauses, yields};
         queue_ = std::make_unique<Queue>(threads, patience, patience,
-                                         Work{reinterpret_cast<Kernel>(kernel), PyArray_DATA(array), 0, &failed_}, ends);
+                                         Work{reinterpret_cast<Kernel>(kernel), PyArray_DATA(array), 0, &failed_, about_.c_str()},
+                                         ends);
+        CrashHandler::install();
     }
 
     void submit(const std::vector<std::uint32_t>& blocks, std::int64_t verb) {
@@ -277,6 +286,7 @@ class NativeQueue {
         return *queue_;
     }
     bool busy_ = false;
+    std::string about_;
     std::atomic<bool> failed_{false};
     std::unique_ptr<Queue> queue_;  // after what its threads refer to
     std::vector<std::uint32_t> kept_;

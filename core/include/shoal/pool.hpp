@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/crash.hpp"
 #include "shoal/handshake.hpp"
 
 namespace shoal {
@@ -36,14 +37,21 @@ struct Work {
     const void* columns = nullptr;
     std::int64_t verb = 0;
     std::atomic<bool>* failed = nullptr;  // set if a result has not the bit that says that all is done
+    const char* about = nullptr;          // what to say if the process dies of it
 
     static constexpr std::int64_t done = std::int64_t{1} << 62;
 
     std::int64_t operator()(std::int64_t first, std::int64_t last) const {
-        const std::int64_t result = kernel(columns, verb, first, last);
+        const std::int64_t result = call(first, last);
         if (!failed) return result;
         if (!(result & done)) failed->store(true, std::memory_order_relaxed);
         return result & ~done;
+    }
+
+   private:
+    std::int64_t call(std::int64_t first, std::int64_t last) const {
+        const InsideKernel here(about);
+        return kernel(columns, verb, first, last);
     }
 };
 
@@ -79,6 +87,7 @@ class Threads {
 
    private:
     void live(std::size_t thread) {
+        AlternateStack::use();
         for (Number heard = 0;;) {
             await_bell(bells_[thread], heard + 1, patience_);
             heard = bells_[thread].number.load(std::memory_order_acquire);  // before looking for work

@@ -96,6 +96,7 @@ class NativeLoop:
     def __init__(
         self,
         kernel: int,
+        about: str,
         columns: NDArray[np.uint64],
         keeps: Any,
         envs: int,
@@ -118,6 +119,7 @@ class NativeQueue:
     def __init__(
         self,
         kernel: int,
+        about: str,
         columns: NDArray[np.uint64],
         keeps: Any,
         ends: Sequence[int],

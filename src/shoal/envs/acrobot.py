@@ -72,6 +72,12 @@ class Acrobot(NativeEnv):
             ("theta_2_dot", np.float64),
         ]
     )
+    bounds = {
+        "theta_1": (-math.pi, math.pi),
+        "theta_2": (-math.pi, math.pi),
+        "theta_1_dot": (-FASTEST_1, FASTEST_1),
+        "theta_2_dot": (-FASTEST_2, FASTEST_2),
+    }
     max_episode_steps = 500
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
 

@@ -59,6 +59,26 @@ def _state(config: Any) -> np.dtype[Any]:
     )
 
 
+def _bounds(config: Any) -> dict[str, tuple[float, float]]:
+    width, height = BRICK_WIDTH * config.columns, ABOVE + BRICK_HEIGHT * config.rows + BELOW
+    fastest, many = SLOWEST + FASTER * LEVELS, 1 << 30
+    return {
+        "paddle": (0.0, width),
+        "half": (PADDLE / 2, PADDLE),
+        "x": (0.0, width),
+        "y": (0.0, height),
+        "vx": (-fastest, fastest),
+        "vy": (-fastest, fastest),
+        "level": (0, LEVELS),
+        "hits": (0, many),
+        "lives_left": (1, config.lives),
+        "score": (0, many),
+        "walls_cleared": (0, config.walls - 1),
+        "bricks_left": (0, config.rows * config.columns),
+        "bricks": (0, 1),
+    }
+
+
 def _build(state, config):
     for brick in range(config.rows * config.columns):
         state.bricks[brick] = 1
@@ -202,6 +222,7 @@ class Breakout(NativeEnv):
     observation_space = staticmethod(_observation_space)
     action_space = Discrete(3)
     state = staticmethod(_state)
+    bounds = staticmethod(_bounds)
     max_episode_steps = 20_000
     constants = {"rows": 6, "columns": 18, "lives": 5, "walls": 2, "frame_skip": 4}
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}

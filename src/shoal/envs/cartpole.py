@@ -42,6 +42,7 @@ class CartPole(NativeEnv):
     state = np.dtype(
         [("x", np.float64), ("x_dot", np.float64), ("theta", np.float64), ("theta_dot", np.float64)]
     )
+    bounds = dict.fromkeys(("x", "x_dot", "theta", "theta_dot"), (-np.inf, np.inf))
     max_episode_steps = 500
     constants = {"sutton_barto_reward": False}
     metadata = {"render_modes": ["rgb_array"], "render_fps": 50}

@@ -18,6 +18,7 @@ GOAL, CONTINUOUS_GOAL = 0.5, 0.45
 FORCE, POWER, GRAVITY = 0.001, 0.0015, 0.0025
 
 _STATE = np.dtype([("position", np.float64), ("velocity", np.float64)])
+_BOUNDS = {"position": (LEFTMOST, RIGHTMOST), "velocity": (-FASTEST, FASTEST)}
 _LOW, _HIGH = np.array([LEFTMOST, -FASTEST], np.float32), np.array([RIGHTMOST, FASTEST], np.float32)
 
 
@@ -81,6 +82,7 @@ class MountainCar(NativeEnv):
     observation_space = Box(_LOW, _HIGH, dtype=np.float32)
     action_space = Discrete(3)
     state = _STATE
+    bounds = _BOUNDS
     max_episode_steps = 200
     constants = {"goal_velocity": 0.0}
 
@@ -110,6 +112,7 @@ class MountainCarContinuous(NativeEnv):
     observation_space = Box(_LOW, _HIGH, dtype=np.float32)
     action_space = Box(-1.0, 1.0, (1,), np.float32)
     state = _STATE
+    bounds = _BOUNDS
     max_episode_steps = 999
     constants = {"goal_velocity": 0.0}
 

@@ -38,6 +38,7 @@ class Pendulum(NativeEnv):
     state = np.dtype(
         [("theta", np.float64), ("theta_dot", np.float64)]
     )  # theta: from upright, and not wrapped
+    bounds = {"theta": (-1e6, 1e6), "theta_dot": (-FASTEST, FASTEST)}
     max_episode_steps = 200
     constants = {"g": 10.0}
 

@@ -75,9 +75,13 @@ class Orchard(NativeEnv):
     # 5. Parameters are each env's own, and may change at any time: vec.set_attr("wind", [0.0, 0.5, ...]).
     parameters = {"wind": 0.1}
 
+    # 6. What they may be set to, from the lowest to the highest value. Fields of the state that have bounds
+    #    can be set too: the compiled code below must be safe with every value that they allow.
+    bounds = {"wind": (0.0, 1.0)}
+
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
 
-    # 6. `reset` and `step` ask by name for what they need, in any order. All chance comes from `rng`, so that
+    # 7. `reset` and `step` ask by name for what they need, in any order. All chance comes from `rng`, so that
     #    a seed means the same on any number of threads.
     @staticmethod
     def reset(state, rng, obs, config):
@@ -104,7 +108,7 @@ class Orchard(NativeEnv):
         _observe(state, obs)
         return reward, state.left == 0  # a third value would say whether it is truncated for another reason
 
-    # 7. A picture, for render_mode="rgb_array". It is not compiled: here all of Python will do.
+    # 8. A picture, for render_mode="rgb_array". It is not compiled: here all of Python will do.
     @staticmethod
     def render(state: Any) -> NDArray[np.uint8]:
         """The orchard from above: apples red, the picker blue."""

@@ -10,6 +10,7 @@ import textwrap
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -201,10 +202,10 @@ def check_run(spec: Spec) -> None:
     packer = BatchPacker(spec.action, arena.actions, arena.action_objects)
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("error", DeprecationWarning)  # by which NumPy tells of numbers that do not fit
-        _attempt(spec, "reset", lambda: kernel.run(RESET))
+        _attempt(spec, lambda: kernel.run(RESET))
         for _ in range(STEPS):
             packer.write(space.sample(), None)
-            _attempt(spec, "step", lambda: kernel.run(STEP_NEXT))
+            _attempt(spec, lambda: kernel.run(STEP_NEXT))
 
 
 def _of_one(spec: Spec) -> Spec:
@@ -215,25 +216,34 @@ def _of_one(spec: Spec) -> Spec:
     )
 
 
-def _attempt(spec: Spec, verb: str, run: Callable[[], Any]) -> None:
+def _attempt(spec: Spec, run: Callable[[], Any]) -> None:
     try:
         run()
     except NativeError:
         raise
     except Exception as error:
-        own = {function.__code__.co_filename for function in (spec.step, spec.reset)}
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in own]
-        if not frames:
+        where = line_of(spec, error)
+        if not where:
             raise
-        frame = frames[-1]
-        text = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
         hint = (
             ". Define it above the class, which is checked as soon as it is made"
             if isinstance(error, NameError)
             else ""
         )
         kind = "" if isinstance(error, AttributeError) else f"{type(error).__name__}: "
-        raise NativeError(
-            f"{spec.cls.__name__}.{verb}, line {frame.lineno} of {frame.filename}:\n    {text}\n"
-            f"{kind}{error}{hint}"
-        ) from None
+        raise NativeError(f"{where}{kind}{error}{hint}") from None
+
+
+def line_of(spec: Spec, error: BaseException) -> str:
+    """The author's line in which a kernel that runs as plain Python raised this; "" if there is none."""
+    others = (str(Path(__file__).parent), str(Path(np.__file__).parent))  # the kit, and NumPy
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)
+    ]
+    if not frames:
+        return ""
+    frame = frames[-1]
+    own = {spec.step.__code__.co_name: "step", spec.reset.__code__.co_name: "reset"}
+    text = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
+    where = f"{spec.cls.__name__}.{own.get(frame.name, frame.name)}"
+    return f"{where}, line {frame.lineno} of {frame.filename}:\n    {text}\n"

@@ -3,7 +3,8 @@
     int64 kernel(const uint64 *addresses, int64 verb, int64 first, int64 last)
 
 The addresses are those of `columns.ORDER`. It needs no Python and allocates nothing. If something is raised
-inside, Numba prints it, and the result is 0: so else it has a bit that says that all is done.
+inside, Numba prints it, and the result is 0: so else it has a bit that says that all is done. A checked
+kernel prints nothing, and raises on an index outside of its array too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
-from numba import carray, njit, types
+from numba import carray, jit, njit, types
 from numba.core.ccallback import CFunc
 from numba.extending import overload
 
@@ -26,6 +27,7 @@ from shoal.native.checks import check_syntax
 from shoal.native.columns import ORDER, kinds
 from shoal.native.config import ConfigType, config_at
 from shoal.native.fingerprint import fingerprint, text_of
+from shoal.native.functions import Replacement, is_compiled
 from shoal.native.rng_compiled import pointer_to, rng_at
 from shoal.native.spec import RESET_ARGUMENTS, Spec, arguments_of
 from shoal.native.straight import is_straight
@@ -61,34 +63,49 @@ class Kernel:
 _made: dict[str, Kernel] = {}
 
 
-def compile_kernel(spec: Spec) -> Kernel:
+def compile_kernel(spec: Spec, *, checked: bool = False) -> Kernel:
     """The kernel of these envs: of this process, from disk, or compiled now.
+
+    Args:
+        spec: Of the envs.
+        checked: Whether an index outside of its array is to raise.
 
     Raises:
         NativeError: If Numba cannot compile what the class says.
     """
     told = fingerprint(spec)
-    key = None if told is None else cache.key_of(told)
+    key = None if told is None else cache.key_of(told, checked=checked)
     if key in _made:
         return _made[key]
     if stops := check_syntax(spec):
         raise NativeError(stops)
     begun = time.perf_counter()
-    step = _calling(_deep(spec.step, {}, INLINE), spec.step, spec.step_arguments, INLINE)
+    step = _calling(spec.step, spec.step_arguments, INLINE, checked=checked)
     compiled: Any = CFunc(
-        _kernel_of(spec, step), (SIGNATURE.args, SIGNATURE.return_type), locals={}, options=OPTIONS
+        _kernel_of(spec, step, checked=checked),
+        (SIGNATURE.args, SIGNATURE.return_type),
+        locals={},
+        options=OPTIONS,
     )
-    if key is not None:
-        compiled._cache = cache.Store(key, lambda: _check_result(spec, step))
+    why_not = "it reads something whose value cannot be told"
     with translated(spec):
-        compiled.compile()
+        if key is None:
+            compiled.compile()
+        else:
+            with cache.Store(key, lambda: _check_result(spec, step)) as compiled._cache:
+                compiled.compile()
+            why_not = compiled._cache.refusal
     kernel = Kernel(compiled.address, compiled, was_cached=compiled.cache_hits > 0)
     if not kernel.was_cached:
         _check_result(spec, step)
         took = time.perf_counter() - begun
         if took > SLOW:
-            kept = "" if key is None else "; the next time it is found on disk"
-            print(f"shoal: compiled {spec.cls.__name__} in {took:.1f} s{kept}", file=sys.stderr)
+            kept = (
+                f"each process compiles it anew ({why_not})"
+                if why_not
+                else "the next time it is found on disk"
+            )
+            print(f"shoal: compiled {spec.cls.__name__} in {took:.1f} s; {kept}", file=sys.stderr)
     if key is not None:
         _made[key] = kernel
     return kernel
@@ -104,19 +121,19 @@ def _check_result(spec: Spec, step: Any) -> None:
         )
 
 
-def _kernel_of(spec: Spec, step: Any) -> Any:
+def _kernel_of(spec: Spec, step: Any, *, checked: bool) -> Any:
     config = ConfigType(spec.constants, spec.parameter_dtype, text_of(spec.constants))
     at = config_at(config)
     parts = Parts(
         step,
-        _calling(_deep(spec.reset, {}, OPTIONS), spec.reset, RESET_ARGUMENTS, OPTIONS),
+        _calling(spec.reset, RESET_ARGUMENTS, OPTIONS, checked=checked),
         njit(**OPTIONS)(lambda result: _result(result)),
         njit(**OPTIONS)(lambda rngs, i: rng_at(np.uint64(rngs[i].ctypes.data))),
         njit(**OPTIONS)(lambda parameters, i: at(np.uint64(parameters[i].ctypes.data))),
         spec.max_steps,
         njit(**OPTIONS),
         _apart,
-        is_straight(spec),
+        is_straight(spec) and not checked,  # a step that is for nothing must not raise
     )
     names: dict[str, Any] = {
         "__name__": __name__,  # by which Numba finds it when it is loaded again
@@ -130,10 +147,13 @@ def _kernel_of(spec: Spec, step: Any) -> Any:
         made[kind] = made.get(kind) or _column(*kind)  # each takes a tenth of a second
         names[f"column_{index}"] = made[kind]
         arrays.append(f"column_{index}(addresses[{index}], first, last - first)")
+    call = f"return {DONE} + body(verb, {', '.join(arrays)})"
+    if checked:  # what was raised is found by `replaying.py`, which can say more than Numba would print
+        call = f"try:\n        {call}\n    except Exception:\n        return 0"
     source = f"""
 def kernel(columns, verb, first, last):
     addresses = carray(columns, {len(ORDER)})
-    return {DONE} + body(verb, {", ".join(arrays)})
+    {call}
 """
     exec(source, names)
     return names["kernel"]
@@ -162,46 +182,29 @@ def _column(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
     return entries
 
 
-def _calling(compiled: Any, function: Any, known: tuple[str, ...], options: dict[str, Any]) -> Any:
-    """A function of all that may be asked for, which passes on what is."""
-    names = {"__name__": __name__, "function": compiled}
+def _calling(
+    function: FunctionType, known: tuple[str, ...], options: dict[str, Any], *, checked: bool
+) -> Any:
+    """A compiled function of all that may be asked for, which passes on what is."""
+    names = {"__name__": __name__, "function": _deep(function, options, checked=checked)}
     exec(f"def call({', '.join(known)}): return function({', '.join(arguments_of(function))})", names)
     return njit(**options)(names["call"])
 
 
-def _deep(function: FunctionType, compiled: dict[Any, Any], options: dict[str, Any]) -> Any:
-    """A function compiled, with the plain functions that it calls."""
-    if function in compiled:
-        return compiled[function]
-    compiled[function] = None  # what calls itself is left to Numba
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    known = {**function.__globals__, **{name: cell.cell_contents for name, cell in cells.items()}}
-    called = {
-        name: _deep(known[name], compiled, options)
-        for name in function.__code__.co_names + function.__code__.co_freevars
-        if isinstance(known.get(name), FunctionType) and known[name] is not function
-    }
-    called = {name: each for name, each in called.items() if each is not None}
-    if called:
-        import types as python_types
+def _deep(function: FunctionType, options: dict[str, Any], *, checked: bool) -> Any:
+    """A function compiled, with the plain functions that it calls.
 
-        closure = tuple(
-            python_types.CellType(called[name]) if name in called else cell for name, cell in cells.items()
-        )
-        renewed = FunctionType(
-            function.__code__,
-            {**function.__globals__, **called},
-            function.__name__,
-            function.__defaults__,
-            closure or None,
-        )
-        renewed.__kwdefaults__ = function.__kwdefaults__
-        renewed.__qualname__, renewed.__module__ = function.__qualname__, function.__module__
-        function_made = njit(**options)(renewed)
-    else:
-        function_made = njit(**options)(function)
-    compiled[function] = function_made
-    return function_made
+    If indices are to be checked, so are those of functions that the author has compiled, whatever flags they
+    have: Numba would use them as they are.
+    """
+
+    def compiled(copy: FunctionType, original: Any) -> Any:
+        if not is_compiled(original):
+            return njit(**options, boundscheck=checked)(copy)
+        own = {**original.targetoptions, "boundscheck": True}
+        return jit(None if original._can_compile else list(original.signatures), **own)(copy)
+
+    return Replacement(compiled, lambda value: checked or not is_compiled(value)).of(function)
 
 
 def _result(result: Any) -> Any:

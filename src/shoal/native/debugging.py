@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from shoal.errors import NativeError
 from shoal.native.bodies import Parts, several, single
 from shoal.native.columns import ORDER, Columns
+from shoal.native.functions import Replacement, is_compiled
 from shoal.native.records import Record, Records
 from shoal.native.rng import Rng
 from shoal.native.spec import RESET_ARGUMENTS, Spec, arguments_of
@@ -69,7 +70,7 @@ class DebugKernel:
             try:
                 return function(*given)
             except Exception as error:
-                where = f"raised by {verb}() of env {self._env}"
+                where = f"raised by {self._spec.cls.__name__}.{verb}() of env {self._env}"
                 if verb == "step":
                     where += f", in step {self._steps() + 1} of its episode"
                 with suppress(Exception):  # an exception may refuse notes
@@ -119,7 +120,7 @@ class DebugQueue:
 
 
 def _calling(spec: Spec, verb: str, known: tuple[str, ...]) -> Any:
-    function = getattr(spec, verb)
+    function = _uncompiled(getattr(spec, verb))
     positions = [known.index(name) for name in arguments_of(function)]
     if verb == "step" and not spec.is_team:
         return lambda *given: function(*(given[position] for position in positions))
@@ -134,6 +135,19 @@ def _calling(spec: Spec, verb: str, known: tuple[str, ...]) -> Any:
             )
 
     return call
+
+
+def _uncompiled(function: FunctionType) -> Any:
+    """The function, with the Python of all functions that the author had compiled by ``@njit``."""
+    found = []
+
+    def plain(copy: FunctionType, original: Any) -> FunctionType:
+        found.append(original)
+        return copy
+
+    made = Replacement(plain, lambda value: True).of(function)
+    # If there are none, it is the author's own: so it sees what a debugger changes in its module.
+    return made if any(map(is_compiled, found)) else function
 
 
 def _has_array(result: Any) -> bool:

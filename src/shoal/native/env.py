@@ -36,12 +36,14 @@ class NativeEnv:
     What is compiled is checked when the class is made: see `shoal.errors.NativeError`.
 
     Attributes:
-        observation_space: Of an agent. This and the next four may be functions of the constants:
+        observation_space: Of an agent. This and the next five may be functions of the constants:
             ``observation_space = lambda config: Box(0, 1, (config.length,))``.
         action_space: Of an agent.
         state: A structured dtype: numbers, bools and arrays of them.
         num_agents: Of an env.
         max_episode_steps: After which an episode is truncated; None for never.
+        bounds: The lowest and the highest value of fields of the state that `vec.set_attr` may change, and of
+            parameters: ``{"place": (0, 9)}``. A field without bounds can be read only.
         constants: Names and default values that are compiled in. Other values are another kernel.
         parameters: Names and default values that each env has of its own, and `vec.set_attr` changes.
         metadata: As Gymnasium's.
@@ -80,13 +82,14 @@ class NativeEnv:
     state: Any = np.dtype([("nothing", np.uint8)])
     num_agents: Any = 1
     max_episode_steps: Any = None
+    bounds: Any = {}
     constants: dict[str, Any] = {}
     parameters: dict[str, Any] = {}
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}
     render: Callable[..., Any] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Check the class, and compile it unless that has been done before.
+        """Check the class. It is compiled when it is first used.
 
         Raises:
             NativeError: If it cannot work; with the line.
@@ -102,12 +105,8 @@ class NativeEnv:
         spec = Spec.of(cls)
         from shoal.native.checks import check_run, check_syntax
 
-        stops = check_syntax(spec)
-        if stops:
-            return  # it is being debugged
-        check_run(spec)
-        if importlib.util.find_spec("numba") is not None:
-            compiled(spec)
+        if not check_syntax(spec):  # else it is being debugged
+            check_run(spec)
 
     def __new__(cls, **kwargs: Any) -> Any:
         """A single env, for code that knows only Gymnasium's."""
@@ -123,8 +122,12 @@ def is_native(env: Any) -> bool:
     return inspect.isclass(env) and issubclass(env, NativeEnv)
 
 
-def compiled(spec: Spec) -> Any:
+def compiled(spec: Spec, *, checked: bool = False) -> Any:
     """The kernel of an env class.
+
+    Args:
+        spec: Of the class.
+        checked: Whether an index outside of its array is to raise.
 
     Raises:
         MissingExtra: Without Numba.
@@ -137,4 +140,4 @@ def compiled(spec: Spec) -> Any:
         )
     from shoal.native.compiling import compile_kernel
 
-    return compile_kernel(spec)
+    return compile_kernel(spec, checked=checked)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.native.functions import FOREIGN, names_in, plain_of
 from shoal.native.spec import Spec
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
@@ -57,8 +58,8 @@ def _of(value: Any, seen: dict[int, int]) -> Any:
     if isinstance(value, CodeType):
         constants = [_of(each, seen) for each in value.co_consts]
         return value.co_code, constants, value.co_names, value.co_varnames, value.co_freevars
-    function = getattr(value, "py_func", value)  # of one that Numba knows already
-    if isinstance(function, FunctionType):
+    function = plain_of(value)
+    if function is not None:
         return _of_function(function, seen), repr(getattr(value, "targetoptions", ""))
     raise Unknown
 
@@ -70,7 +71,7 @@ def _of_function(function: FunctionType, seen: dict[int, int]) -> Any:
     code = function.__code__
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     known = {**function.__globals__, **{name: cell.cell_contents for name, cell in cells}}
-    names = {*_names(code), *code.co_freevars}
+    names = {*names_in(code), *code.co_freevars}
     read = {name: known[name] for name in sorted(names) if name in known}
     parts: list[Any] = []
     for name, value in read.items():
@@ -83,15 +84,10 @@ def _of_function(function: FunctionType, seen: dict[int, int]) -> Any:
 
 def _of_module(module: ModuleType, names: set[str], seen: dict[int, int]) -> Any:
     """What of a module may be read: of a user's own, every value that has such a name."""
-    if module.__name__.partition(".")[0] in ("math", "numpy", "numba", "cmath"):
+    if module.__name__.partition(".")[0] in FOREIGN:
         return ()
     found = {name: getattr(module, name) for name in sorted(names) if hasattr(module, name)}
     return [
         (name, _of_module(value, names, seen) if isinstance(value, ModuleType) else _of(value, seen))
         for name, value in found.items()
     ]
-
-
-def _names(code: CodeType) -> set[str]:
-    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
-    return {*code.co_names, *(name for each in inner for name in _names(each))}

@@ -19,11 +19,18 @@ class SingleNative(gymnasium.Env[Any, Any]):
         cls: The class.
         render_mode: ``"rgb_array"`` or None.
         debug: As for `shoal.Native`.
+        check: As for `shoal.Native`.
         **kwargs: Values for constants and parameters.
     """
 
     def __init__(
-        self, cls: Any, *, render_mode: str | None = None, debug: bool = False, **kwargs: Any
+        self,
+        cls: Any,
+        *,
+        render_mode: str | None = None,
+        debug: bool = False,
+        check: bool = False,
+        **kwargs: Any,
     ) -> None:
         from shoal.vector.native import Native
 
@@ -34,6 +41,7 @@ class SingleNative(gymnasium.Env[Any, Any]):
             num_workers=1,
             render_mode=render_mode,
             debug=debug,
+            check=check,
             autoreset_mode=AutoresetMode.DISABLED,
         )
         if self._vec.agents_per_env > 1:

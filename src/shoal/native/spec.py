@@ -15,6 +15,7 @@ from gymnasium import Space
 from shoal.errors import ArgumentError, ArgumentTypeError, NativeError
 from shoal.fields import Branch, Kind, Leaf, Node, walk
 from shoal.layout import Layout
+from shoal.native.bounds import Bounds, bounds_of, fitting
 
 # What `step` and `reset` may ask for, by name, and in which order a kernel passes it.
 SINGLE_STEP = ("state", "action", "rng", "obs", "config")
@@ -43,6 +44,7 @@ class Spec:
         max_steps: After which an episode is truncated; 0 for never.
         step: The env's own function.
         reset: Likewise.
+        bounds: Of parameters and fields of the state, by name, as far as the class has declared them.
     """
 
     cls: Any
@@ -57,6 +59,7 @@ class Spec:
     max_steps: int
     step: FunctionType
     reset: FunctionType
+    bounds: dict[str, Bounds]
 
     @classmethod
     def of(cls, env: Any, kwargs: Mapping[str, Any] | None = None) -> Spec:
@@ -87,12 +90,25 @@ class Spec:
         config = SimpleNamespace(**constants)
         found = {
             part: _resolved(env, part, config)
-            for part in ("observation_space", "action_space", "state", "num_agents", "max_episode_steps")
+            for part in (
+                "observation_space",
+                "action_space",
+                "state",
+                "num_agents",
+                "max_episode_steps",
+                "bounds",
+            )
         }
         declared = _state(name, found["state"])
         state = np.dtype([(key, _in_record(declared[key])) for key in declared.names or ()], align=True)
         for key in {*constants, *parameters}.intersection(state.names or ()):
             raise NativeError(f"{name}: {key!r} is both a field of the state and of the config")
+        kinds = {key: np.asarray(default).dtype for key, default in env.parameters.items()}
+        bounds = bounds_of(
+            name, found["bounds"], {**kinds, **{key: declared[key] for key in declared.names or ()}}
+        )
+        for key, value in parameters.items():
+            parameters[key] = fitting(key, value, kinds[key], bounds.get(key))
         agents = _count(f"{name}.num_agents", found["num_agents"])
         # A team of one is a team all the same, if its class is written for several.
         is_team = agents > 1 or bool(OF_TEAMS.intersection(_names_of(env.step)))
@@ -110,6 +126,7 @@ class Spec:
             0 if limit is None else _count(f"{name}.max_episode_steps", limit),
             _function(env, "step", SEVERAL_STEP if is_team else SINGLE_STEP),
             _function(env, "reset", RESET_ARGUMENTS),
+            bounds,
         )
 
     @property
@@ -162,7 +179,7 @@ def _parameter(where: str, value: Any, default: Any) -> Any:
         raise ArgumentTypeError(
             f"{where}: expected a value like {default!r}, or an array of them, got {value!r}"
         )
-    return array.astype(kind)
+    return array
 
 
 def _count(where: str, value: Any) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from shoal import _core
 from shoal.native import is_native
 from shoal.native.single import SingleNative
 from shoal.testing.contract import require, require_equal
@@ -21,8 +22,9 @@ UNCOMPILED_ENVS, UNCOMPILED_STEPS = 3, 1000
 def check_env(creator: Callable[[], Any], *, steps: int = 200, seed: int = 0) -> None:
     """Check one env: spaces, verbs, values, seeds. Takes any style of env that a vec takes.
 
-    A compiled env runs uncompiled first, three of it for a thousand steps at least. There an index outside of
-    its array raises, with a note that names env and step; compiled, it would read or write elsewhere.
+    A compiled env runs uncompiled first, three of it for a thousand steps at least, and then compiled with
+    ``check=True``. There an index outside of its array raises, with the line; otherwise it would read or
+    write elsewhere.
 
     Args:
         creator: A class, or a function that makes the env.
@@ -32,18 +34,19 @@ def check_env(creator: Callable[[], Any], *, steps: int = 200, seed: int = 0) ->
     Raises:
         ContractViolation: If a promise is broken; the message says which.
         SpaceError: If a compiled env has a space without bytes.
+        NativeError: If a compiled env raises only when it is compiled.
 
     Example:
         >>> import gymnasium, shoal
         >>> shoal.testing.check_env(lambda: gymnasium.make("CartPole-v1"))
     """
     if is_native(creator):
-        _run_uncompiled(creator, steps, seed)
+        _run_checked(creator, steps, seed)
 
     def meet(vec: Any) -> None:
         inner = getattr(vec.envs[0], "unwrapped", None) if not is_native(creator) else None
         if isinstance(inner, SingleNative):
-            _run_uncompiled(partial(inner.native_class, **inner.native_kwargs), steps, seed)
+            _run_checked(partial(inner.native_class, **inner.native_kwargs), steps, seed)
 
     first, second = _trajectory(creator, steps, seed, meet), _trajectory(creator, steps, seed)
     for number, (one, other) in enumerate(zip(first, second, strict=True)):
@@ -51,7 +54,11 @@ def check_env(creator: Callable[[], Any], *, steps: int = 200, seed: int = 0) ->
 
 
 def _trajectory(
-    creator: Callable[[], Any], steps: int, seed: int, meet: Callable[[Any], None] = lambda vec: None
+    creator: Callable[[], Any],
+    steps: int,
+    seed: int,
+    meet: Callable[[Any], None] = lambda vec: None,
+    **options: Any,
 ) -> list[Any]:
     """Observations, rewards and flags of a random run, each checked; `meet` sees the vec before it moves."""
     from shoal.vector.native import Native
@@ -59,7 +66,7 @@ def _trajectory(
 
     moments: list[Any] = []
     backend: Any = Native if is_native(creator) else Serial
-    with backend(creator, 1, autoreset_mode=AutoresetMode.DISABLED, copy=True) as vec:
+    with backend(creator, 1, autoreset_mode=AutoresetMode.DISABLED, copy=True, **options) as vec:
         meet(vec)
         actions = vec.action_space
         actions.seed(seed)
@@ -78,8 +85,8 @@ def _trajectory(
     return moments
 
 
-def _run_uncompiled(creator: Callable[[], Any], steps: int, seed: int) -> None:
-    """Some compiled envs as plain Python, where what is wrong raises."""
+def _run_checked(creator: Callable[[], Any], steps: int, seed: int) -> None:
+    """Some compiled envs as plain Python, where what is wrong raises; then what is going to run, checked."""
     from shoal.vector.native import Native
 
     with Native(creator, UNCOMPILED_ENVS, debug=True) as vec:
@@ -89,6 +96,8 @@ def _run_uncompiled(creator: Callable[[], Any], steps: int, seed: int) -> None:
             obs, rewards, *_ = vec.step(vec.action_space.sample())
             _require_inside(vec, obs)
             require(np.isfinite(rewards).all(), "rewards must be finite numbers", rewards)
+    if _core.NAME == "native":
+        _trajectory(creator, steps, seed, check=True)
 
 
 def _require_inside(vec: Any, obs: Any) -> None:

@@ -1,4 +1,4 @@
-"""The envs of `shoal.testing` that have compiled twins. Importing this file compiles them."""
+"""The envs of `shoal.testing` that have compiled twins."""
 
 from __future__ import annotations
 

@@ -50,10 +50,11 @@ class AsyncNative(AsyncVerbs, Native):
             return
         from shoal._core._native import NativeQueue
 
-        self._kernel = compiled(self._native_spec)
+        self._kernel = compiled(self._native_spec, checked=self.check)
         _, patience = patience_with(self.num_workers, usable_cores())
         self._queue = NativeQueue(
             self._kernel.address,
+            self._of_a_crash(),
             self._columns.addresses,
             (self._columns, self._kernel.keeps),
             ends,
@@ -111,9 +112,12 @@ class AsyncNative(AsyncVerbs, Native):
         self._submit(hand.blocks, "step")
 
     def _submit(self, blocks: Sequence[int], verb: str) -> None:
+        number = RESET if verb == "reset" else self._step_verb
         for block in blocks:
             self._verbs[block] = verb
-        self._queue.submit(list(blocks), RESET if verb == "reset" else self._step_verb)
+            if self._replay is not None:
+                self._replay.keep(self._parts[block].envs, number)
+        self._queue.submit(list(blocks), number)
 
     def _arrive(self) -> list[int]:
         self._check_owner()
@@ -134,6 +138,8 @@ class AsyncNative(AsyncVerbs, Native):
             self._flow.arrive(self._queue.kept())  # by a call that was interrupted
         self._flow.arrive(self._queue.collect(wanted))
         if not self.debug and self._queue.has_failed():
+            if self._replay is not None:  # which moves all envs, so that none may be under way
+                self._flow.arrive(self._queue.collect(len(self._flow.sent) - len(self._flow.there)))
             raise self._raised_inside()
 
     def _forget(self) -> None:

@@ -68,6 +68,7 @@ def make(
     start_method: str | None = None,
     parent_steps: bool = False,
     debug: bool = False,
+    check: bool = False,
 ) -> VectorEnv:
     """Make a vec of envs.
 
@@ -100,6 +101,7 @@ def make(
         start_method: See there.
         parent_steps: See there.
         debug: Of compiled envs: run them uncompiled; see `shoal.Native`.
+        check: Of compiled envs: notice an index outside of its array; see `shoal.Native`.
 
     Raises:
         UnknownEnv: If nothing has that name; the nearest names are suggested.
@@ -145,11 +147,12 @@ def make(
     compiled = bool(sources) and sources[0].native is not None and not wrappers
     if backend == "native" or (backend == "auto" and compiled):
         vec = _native(env, sources, num_envs, env_kwargs, wrappers, for_processes, observation_mode)(
-            render_mode=render_mode, debug=debug, **common
+            render_mode=render_mode, debug=debug, check=check, **common
         )
         return _named(vec, sources)
-    if debug:
-        raise ArgumentError("debug: only compiled envs have it; others are Python as they are")
+    for name, asked_for in (("debug", debug), ("check", check)):
+        if asked_for:
+            raise ArgumentError(f"{name}: only compiled envs have it; others are Python as they are")
     kwargs = {**(env_kwargs or {}), **({} if render_mode is None else {"render_mode": render_mode})}
     recipes = [_Recipe(source.create, kwargs, tuple(wrappers)).simplest() for source in sources]
     creators: Any = recipes[0] if isinstance(env, str) or callable(env) else recipes

@@ -26,10 +26,12 @@ from shoal.errors import (
     WorkerError,
 )
 from shoal.native.bodies import RESET, STEP_DISABLED, STEP_NEXT, STEP_SAME
+from shoal.native.bounds import fitting
 from shoal.native.columns import ORDER, Columns
 from shoal.native.debugging import DebugKernel
 from shoal.native.env import compiled
 from shoal.native.records import Records
+from shoal.native.replaying import Replay
 from shoal.native.rng import keys_of
 from shoal.native.spec import arguments_of
 from shoal.vector._batching import Batching, is_async
@@ -74,6 +76,9 @@ class Native(NativeSnapshots):
         num_workers: Threads, this one counted; by default one for each core this process may use.
         render_mode: ``"rgb_array"`` if `render` is to give frames.
         debug: Run the env's functions uncompiled, so that breakpoints and prints work in them.
+        check: Compile them so that an index outside of its array raises a `shoal.errors.NativeError` with the
+            line, instead of reading or writing elsewhere. ``SHOAL_NATIVE_CHECK=1`` in the environment does so
+            for all.
         autoreset_mode: As for `shoal.Serial`, and so are `flat`, `copy`, `seed`, `episode_stats` and
             `rows_as_envs`.
         flat: See `shoal.Serial`.
@@ -122,6 +127,7 @@ class Native(NativeSnapshots):
         num_workers: int | None = None,
         render_mode: str | None = None,
         debug: bool = False,
+        check: bool = False,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         flat: bool = False,
         copy: bool = True,
@@ -159,6 +165,8 @@ class Native(NativeSnapshots):
         arena = Arena.allocate(count * spec.agents, described.observation, described.action)
         self._columns = Columns(spec, arena, count, finals=resetting is AutoresetMode.SAME_STEP)
         self._step_verb, self.debug, self._owner = VERBS[resetting], debug, os.getpid()
+        self.check = not debug and (check or os.environ.get("SHOAL_NATIVE_CHECK", "") not in ("", "0"))
+        self._replay = Replay(spec, self._columns) if self.check else None
         self.num_workers = 1 if debug else _threads(num_workers)
         self._seeds_given: list[int | None] = [None] * count
         self._quick = False
@@ -169,8 +177,8 @@ class Native(NativeSnapshots):
     def _shape(self, count: int, batch_size: Any, surplus_envs: Any, mode: Any, order: Any) -> int:
         """How many envs are simulated."""
         self._batching = Batching.of(
-            bool, count, batch_size, surplus_envs, mode, order, parent_steps=False
-        )  # any creator will do
+            self._native_spec.cls, count, batch_size, surplus_envs, mode, order, parent_steps=False
+        )
         return len(self._batching.creators)
 
     def _start(self) -> None:
@@ -181,10 +189,11 @@ class Native(NativeSnapshots):
             return
         from shoal._core._native import NativeLoop
 
-        self._kernel = compiled(self._native_spec)
+        self._kernel = compiled(self._native_spec, checked=self.check)
         _, patience = patience_with(self.num_workers - 1, usable_cores())
         self._loop = NativeLoop(
             self._kernel.address,
+            self._of_a_crash(),
             self._columns.addresses,
             (self._columns, self._kernel.keeps),
             self._total_envs,
@@ -194,6 +203,7 @@ class Native(NativeSnapshots):
         )
         self._may_be_quick = (
             self._step_verb == STEP_NEXT
+            and not self.check
             and not self.copy
             and self._clock is None
             and isinstance(self._observe(), np.ndarray)
@@ -208,6 +218,17 @@ class Native(NativeSnapshots):
                 arena.mask,
                 (self._observe(), arena.rewards, arena.terminations, arena.truncations),
             )
+
+    def _of_a_crash(self) -> str:
+        """What the core prints after the name of a signal if the process dies of it inside the kernel."""
+        cls = self._native_spec.cls
+        what = (
+            "Its indices are checked, so that it was something else: a recursion without end, for instance"
+            if self.check
+            else "It may have read or written outside of an array: run it again with SHOAL_NATIVE_CHECK=1 in "
+            "the environment, which names the line"
+        )
+        return f" in the compiled code of {cls.__module__}.{cls.__qualname__}. {what}.\n"
 
     # -- the verbs -------------------------------------------------------------------------------------
 
@@ -237,7 +258,7 @@ class Native(NativeSnapshots):
     ) -> Infos | None:
         self._choose(slice(None), chosen, seeds)
         self._run(RESET)
-        self._check_time()
+        self._enable_fast_path()
         return []
 
     def _launch_reset(
@@ -281,23 +302,31 @@ class Native(NativeSnapshots):
             )
 
     def _run(self, verb: int) -> None:
+        if self._replay is not None:
+            self._replay.keep(slice(0, self._total_envs), verb)
         if self._loop.run(verb) is None:
             raise self._raised_inside()
 
     def _raised_inside(self) -> NativeError:
-        return NativeError(
-            f"something was raised inside the kernel of {self._native_spec.cls.__name__}, and printed: not "
-            f"all envs have moved. debug=True shows where; {self._reset_verb}() begins anew"
+        explained = self._replay.explain() if self._replay is not None else None
+        what = (
+            "and does not happen with debug=True: perhaps a float32 is rounded differently there"
+            if self.check
+            else "and printed. SHOAL_NATIVE_CHECK=1 in the environment, check=True and debug=True show where"
+        )
+        return explained or NativeError(
+            f"something was raised inside the kernel of {self._native_spec.cls.__name__}, {what}. Not all "
+            f"envs have moved; {self._reset_verb}() begins anew"
         )
 
     def _begin_step(self) -> Infos | None:
         self._check_owner()
         self._run(self._step_verb)
-        self._check_time()
+        self._enable_fast_path()
         return self._finals(slice(None)) if self._step_verb == STEP_SAME else []
 
-    def _check_time(self) -> None:
-        """Whether from now on there is a shorter way."""
+    def _enable_fast_path(self) -> None:
+        """Enable the fast path if its conditions hold."""
         self._quick = not self.debug and self._may_be_quick and not self._unchecked
 
     def _finals(self, rows: slice | NDArray[np.int64]) -> Infos:
@@ -317,7 +346,15 @@ class Native(NativeSnapshots):
     # -- access to the envs ----------------------------------------------------------------------------
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set a parameter or a field of the state: an array, list or tuple gives each env its own value."""
+        """Set a parameter, or a field of the state that has bounds.
+
+        Args:
+            name: Of the parameter or field.
+            values: An array, list or tuple gives each env its own value; anything else is for all.
+
+        Raises:
+            ArgumentError: If a value does not fit, or if the class declares no bounds for the field.
+        """
         super().set_attr(name, list(values) if isinstance(values, np.ndarray) else values)
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -356,14 +393,20 @@ class Native(NativeSnapshots):
         if column is None:
             known = ", ".join([*self._native_spec.parameters, *(self._native_spec.state.names or ())])
             raise AttributeError(f"{name}: expected a parameter or a field of the state: {known}")
+        spec = self._native_spec
+        if name not in spec.parameters and name not in spec.bounds:
+            raise ArgumentError(
+                f"{name}: this field of the state of {spec.cls.__name__} can be read only. Its compiled code "
+                "trusts it, and may read or write anywhere if the value makes no sense. The class can allow "
+                f"it, by bounds = {{{name!r}: (lowest, highest)}}; or make what is to be set a parameter"
+            )
         given = np.asarray(values)
-        fits = np.can_cast(given.dtype, column.dtype, "same_kind")
-        if not fits or given.shape != column.shape:
+        if given.shape != column.shape or not np.can_cast(given.dtype, column.dtype, "same_kind"):
             raise ArgumentTypeError(
                 f"{name}: expected {column.dtype} of shape {column.shape[1:]} for each env, got "
                 f"{given.dtype} of shape {given.shape[1:]}"
             )
-        column[:] = given
+        column[:] = fitting(name, given, column.dtype, spec.bounds.get(name))
 
     def _render(self) -> list[Any]:
         self._check_owner()
@@ -413,7 +456,8 @@ class Native(NativeSnapshots):
             )
 
     def _counts(self) -> dict[str, Any]:
-        return {**super()._counts(), **({"debug": True} if self.debug else {"num_workers": self.num_workers})}
+        how = {"debug": True} if self.debug else {"num_workers": self.num_workers}
+        return {**super()._counts(), **how, **({"check": True} if self.check else {})}
 
 
 def _threads(num_workers: Any) -> int:
