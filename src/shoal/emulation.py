@@ -50,15 +50,9 @@ class SingleEnv:
         self._pair_keys: set[str] | None = None
         if isinstance(space, spaces.Tuple) and len(space) == 2 and isinstance(space[1], spaces.Dict):
             self._pair_keys = set(space[1].spaces)
-        try:
-            parameters = list(inspect.signature(env.reset).parameters.values())
-            names = {parameter.name for parameter in parameters}
-            anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-        except (TypeError, ValueError):  # a compiled method does not say what it takes
-            names, anything = set(), True
         self._warned = False
-        self._takes_seed = anything or "seed" in names
-        self._takes_options = anything or "options" in names
+        self._named, self._passes_on = _parameters(env.reset)
+        self._takes_seed = _takes(env, "seed")
 
     def __reduce__(self) -> tuple[type[SingleEnv], tuple[Any]]:
         """Pickle as the env alone; the rest is derived from it."""
@@ -71,28 +65,40 @@ class SingleEnv:
             ArgumentTypeError: If options are given to an env whose reset() takes none.
         """
         arguments: dict[str, Any] = {}
-        if self._takes_seed:
+        if "seed" in self._named:
             arguments["seed"] = seed
         elif seed is not None:
-            self._seed_old(seed)
-        if self._takes_options:
-            # Copied, because an env may change what it gets.
-            arguments["options"] = dict(options) if isinstance(options, dict) else options
+            arguments = self._seed_old(seed)
+        # Copied, because an env may change what it gets.
+        own = dict(options) if isinstance(options, dict) else options
+        # Where only **kwargs take them, a wrapper passes them on to an env that may not know the word.
+        if "options" in self._named or (options and self._passes_on):
+            arguments["options"] = own
         elif options:
             raise ArgumentTypeError(
                 f"options: reset() of {type(self.env).__name__} takes none, got {options!r}"
             )
         return self._with_info(self.env.reset(**arguments))
 
-    def _seed_old(self, seed: int) -> None:
-        if hasattr(self.env, "seed"):
-            self.env.seed(seed)
+    def _seed_old(self, seed: int) -> dict[str, Any]:
+        """Seed an env whose `reset` does not name a seed; returns the arguments that its `reset` needs."""
+        if self._takes_seed:
+            return {"seed": seed}
+        try:
+            put = self.get_attr("seed")
+        except AttributeError:
+            put = None
+        if callable(put):
+            put(seed)
+        elif self._passes_on:
+            return {"seed": seed}  # to a wrapper that may see to it
         elif not self._warned:
             self._warned = True
             name = type(self.env).__name__
             warnings.warn(
                 f"{name} takes no seed, by reset(seed=...) or seed(): it was not seeded", stacklevel=2
             )
+        return {}
 
     def restart(self) -> tuple[Any, dict[str, Any]]:
         """Begin the next episode where the env's own random stream stands."""
@@ -132,6 +138,25 @@ class SingleEnv:
         close = getattr(self.env, "close", None)
         if close is not None:
             close()
+
+
+def _parameters(verb: Any) -> tuple[set[str], bool]:
+    """The names of a method's parameters, and whether it takes any other by name."""
+    try:
+        parameters = inspect.signature(verb).parameters.values()
+    except (TypeError, ValueError):  # a compiled method does not say what it takes
+        return set(), True
+    return {each.name for each in parameters}, any(each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+def _takes(env: Any, name: str) -> bool:
+    """Whether `reset` takes this argument, or passes it on, through wrappers, to an env that does."""
+    names, passes_on = _parameters(env.reset)
+    # What the wrapper itself holds: a mock of an env would have an env inside it without end.
+    inner = getattr(env, "__dict__", {}).get("env")
+    if passes_on and name not in names and inner is not env and hasattr(inner, "reset"):
+        return _takes(inner, name)
+    return passes_on or name in names
 
 
 def adopt(env: Any) -> SingleEnv | Env | VectorEnv[Any, Any, Any]:
