@@ -357,6 +357,16 @@ def test_a_space_that_is_none():
         shoal.Serial(NoSpace)
 
 
+def test_a_space_that_is_a_method():
+    class Forgot(Plain):
+        def observation_space(self):
+            return sp.Box(0, 9, (1,))
+
+    text = r"observation_space of Forgot: expected a gymnasium.Space, got a method. .* put @property above"
+    with pytest.raises(shoal.errors.SpaceError, match=text):
+        shoal.Serial(Forgot)
+
+
 def test_bounds_warn_once():
     class Outside(Plain):
         observation_space = sp.Box(0, 0.5, (1,))

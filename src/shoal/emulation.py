@@ -25,7 +25,7 @@ from gymnasium.vector import VectorEnv
 
 from shoal.agents import AgentsEnv
 from shoal.env import Env
-from shoal.errors import ArgumentError, ArgumentTypeError, SpaceError
+from shoal.errors import ArgumentError, ArgumentTypeError, ShoalError, SpaceError
 
 Creator = Callable[[], Any]
 
@@ -181,7 +181,7 @@ def adopt(env: Any) -> SingleEnv | Env | VectorEnv[Any, Any, Any]:
     for name in ("observation_space", "action_space"):
         space = to_gymnasium_space(getattr(env, name))
         if not isinstance(space, Space):
-            raise SpaceError(f"{name} of {type(env).__name__}: expected a gymnasium.Space, got {space!r}")
+            raise _no_space(env, name, space)
     if not isinstance(env, Env):
         return SingleEnv(env)
     agents: Any = env.num_agents
@@ -190,6 +190,23 @@ def adopt(env: Any) -> SingleEnv | Env | VectorEnv[Any, Any, Any]:
             f"num_agents of {type(env).__name__}: expected a positive integer, got {env.num_agents!r}"
         )
     return env
+
+
+def _no_space(env: Any, name: str, found: Any) -> ShoalError:
+    """What to say of an env that has something else where its space should be."""
+    kind = type(env).__name__
+    if not callable(found):
+        return SpaceError(f"{name} of {kind}: expected a gymnasium.Space, got {found!r}")
+    if _parameters(found)[0]:  # of an agent
+        return ArgumentTypeError(
+            f"possible_agents: {kind} has a method {name}(agent), as PettingZoo's envs have, but no "
+            "possible_agents. Give it a list with the name of each agent that may ever act: "
+            'self.possible_agents = ["player_0", "player_1"]'
+        )
+    return SpaceError(
+        f"{name} of {kind}: expected a gymnasium.Space, got a method. Set it as an attribute in __init__, or "
+        "put @property above the method"
+    )
 
 
 def to_gymnasium_space(space: Any) -> Space[Any]:

@@ -31,6 +31,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from shoal.emulation import is_env
+from shoal.env import Env
 from shoal.errors import ArgumentError, ArgumentTypeError, MissingExtra, NativeError, UnknownEnv
 from shoal.native import is_native
 
@@ -349,10 +350,14 @@ def create_single(env: str, **kwargs: Any) -> Any:
     Raises:
         ArgumentError: If it has several agents.
     """
-    made = _own(OWN[env])
-    if not is_native(made):
-        raise ArgumentError(f"env: {env} has several agents, and Gymnasium's envs have one: use shoal.make")
-    return made(**kwargs)
+    made = _own(OWN[env])(**kwargs)
+    if isinstance(made, Env):
+        made.close()
+        raise ArgumentError(
+            f"env: {env} has {made.num_agents} agents, and Gymnasium's envs have one. Make a vec, with a row "
+            f'for each agent: shoal.make("{env}", num_envs=...)'
+        )
+    return made
 
 
 def _create_in_family(module: str, name: str, /, **kwargs: Any) -> Any:

@@ -110,10 +110,11 @@ class NativeEnv:
             compiled(spec)
 
     def __new__(cls, **kwargs: Any) -> Any:
-        """A single env, for code that knows only Gymnasium's."""
-        from shoal.native.single import SingleNative
+        """A single env: Gymnasium's, or with several agents a `shoal.Env`."""
+        from shoal.native.single import SingleNative, TeamNative
 
-        return SingleNative(cls, **kwargs)
+        config = {name: value for name, value in kwargs.items() if name not in ("render_mode", "debug")}
+        return (TeamNative if Spec.of(cls, config).agents > 1 else SingleNative)(cls, **kwargs)
 
 
 def is_native(env: Any) -> bool:
