@@ -319,7 +319,7 @@ def test_an_env_may_change_the_options_it_gets():
         (
             "CartPole-v1",
             ArgumentTypeError,
-            r"got 'CartPole-v1'. Pass lambda: gymnasium.make\('CartPole-v1'\)",
+            r"got 'CartPole-v1'. Names are for shoal.make\('CartPole-v1', ...\)",
         ),
         (object, ArgumentTypeError, r"got object without reset, step, observation_space, action_space"),
     ],
@@ -355,6 +355,11 @@ def test_a_space_that_is_none():
         shoal.errors.SpaceError, match=r"observation_space of NoSpace: expected a gymnasium.Space"
     ):
         shoal.Serial(NoSpace)
+
+
+def test_a_creator_that_returns_a_class():
+    with pytest.raises(ArgumentTypeError, match=r"got the class Plain. .* call it: lambda: Plain\(\)"):
+        shoal.Serial(lambda: Plain)
 
 
 def test_a_space_that_is_a_method():

@@ -167,6 +167,11 @@ def adopt(env: Any) -> SingleEnv | Env | VectorEnv[Any, Any, Any]:
     """
     if isinstance(env, VectorEnv):
         return env
+    if isinstance(env, type):
+        raise ArgumentTypeError(
+            f"a creator must return an env, got the class {env.__name__}. Pass the class itself as the "
+            f"creator, or call it: lambda: {env.__name__}()"
+        )
     missing = [
         name
         for name in ("reset", "step", "observation_space", "action_space")

@@ -402,6 +402,10 @@ def _module_in(path: Path) -> ModuleType:
 
 
 def _unknown(name: str) -> str:
+    if name in FAMILIES:
+        return f"env: {name!r} is a family of envs: add one of its names, which `shoal envs {name}-` lists"
+    if name.endswith(".py"):
+        return f"env: expected a class or function in that file too, such as '{name}:MyEnv', got {name!r}"
     known = {known.casefold(): known for known in _known_names()}
     near = [known[match] for match in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=0.6)]
     if near:

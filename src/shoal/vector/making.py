@@ -284,7 +284,7 @@ def _sources(env: Any) -> list[Source]:
         return [find(env)]
     if callable(env) and not is_env(env):
         return [source_of(env)]
-    if isinstance(env, Iterable) and not is_env(env):
+    if isinstance(env, Iterable) and not isinstance(env, Mapping) and not is_env(env):
         return [source for each in env for source in _sources(each)]
     return [Source(creator) for creator in creators_of(env, None)]  # says what is wrong
 
