@@ -8,9 +8,9 @@ ARGS   ?=
 VENV := .venv
 PY   := $(VENV)/bin/python
 ASAN_VENV := build/asan-venv
-# Errors only: pip's warnings are about the machine it runs on. The build tools lie in .venv, not in
-# a throw-away environment, so that they are pinned too and recompiling is incremental.
-PIP  := $(PY) -m pip install -qq --disable-pip-version-check --no-build-isolation -c constraints.txt
+# The build tools lie in .venv, not in a throw-away environment, so that they are pinned too and
+# recompiling is incremental.
+PIP  := $(PY) -m pip install --progress-bar off --disable-pip-version-check --no-build-isolation -c constraints.txt
 
 # setuptools: gym, in the dev extra, comes as source only; and MiniHack imports pkg_resources, which left it in 82.
 BUILD_TOOLS := scikit-build-core nanobind numpy cmake ninja setuptools
@@ -73,30 +73,34 @@ clean: ## Remove .venv, builds and caches
 
 # A stamp is written when all before it has succeeded. A pip that was killed can leave a package
 # half installed that looks whole: .installing then still lies there, and .venv is made anew.
+# $(1) is the line that says what is being done, $(2) what to install. pip itself is heard only if it
+# fails: its warnings are about the machine it runs on.
 define install
 @touch $(VENV)/.installing
-@$(PIP) $(1); status=$$?; rm -f $(VENV)/.installing; exit $$status
+@$(PY) tools/install.py "$(1)" $(PIP) $(2); status=$$?; \
+  [ $$status -ge 128 ] || rm -f $(VENV)/.installing; exit $$status
 endef
 
 $(VENV)/.created: $(if $(wildcard $(VENV)/.installing),redo)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit( \
 	  "Shoal needs Python 3.11 or later; $(PYTHON) is %d.%d. Try: make PYTHON=python3.11 ..." \
 	  % sys.version_info[:2])'
+	@echo "Creating $(VENV)"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
 $(VENV)/.ready-cli: $(VENV)/.created $(SETUP_FILES)
 	@echo "Setting up $(VENV) for the demo (first time: about 1 minute)"
-	$(call install,$(BUILD_TOOLS))
-	$(call install,-e ".[cli$(,)native$(,)learn]")
+	$(call install,1/2 build tools,$(BUILD_TOOLS))
+	$(call install,2/2 Shoal and its packages,-e ".[cli$(,)native$(,)learn]")
 	@touch $@
 
 # nle pins an old Gymnasium, though it runs on the newest: so without what it asks for.
 $(VENV)/.ready-dev: $(VENV)/.created $(SETUP_FILES)
 	@echo "Setting up $(VENV) for development (first time: about 2 minutes)"
-	$(call install,$(BUILD_TOOLS))
-	$(call install,-e ".[dev$(,)cli$(,)atari$(,)box2d$(,)learn$(,)minigrid$(,)mujoco$(,)native$(,)pettingzoo$(,)sb3]")
-	$(call install,--no-deps nle minihack)
+	$(call install,1/3 build tools,$(BUILD_TOOLS))
+	$(call install,2/3 Shoal and its packages,-e ".[dev$(,)cli$(,)atari$(,)box2d$(,)learn$(,)minigrid$(,)mujoco$(,)native$(,)pettingzoo$(,)sb3]")
+	$(call install,3/3 NetHack,--no-deps nle minihack)
 	@touch $(VENV)/.ready-cli $@
 
 # Only the core is built anew; everything else is found in .venv.

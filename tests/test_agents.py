@@ -10,7 +10,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import shoal
 from shoal import _core
-from shoal.errors import ArgumentError, ObservationError, SpaceError
+from shoal.errors import ArgumentError, ArgumentTypeError, ObservationError, SpaceError
 from shoal.padding import common_space, cutter, padder
 from shoal.testing.contract import difference
 
@@ -367,3 +367,25 @@ def test_a_space_without_bytes_cannot_be_flat():
     graph = Graph(Box(0, 1), None)
     with pytest.raises(SpaceError, match="Graph"):
         shoal.Serial(partial(Mixed, (graph, graph), (Discrete(2), Discrete(2))), flat=True)
+
+
+class Nameless:
+    """PettingZoo's parallel env, but for `possible_agents`."""
+
+    agents = ("a", "b")
+    observation_space, action_space = Troupe.observation_space, Troupe.action_space
+    reset, step = Troupe.reset, Troupe.step
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_without_possible_agents(backend):
+    text = r"Nameless has a method observation_space\(agent\), .* no possible_agents. Give it a list"
+    with pytest.raises(ArgumentTypeError, match=text):
+        BACKENDS[backend](Nameless, 2)
+
+
+@pytest.mark.parametrize("names", [None, (), "player", 3, ["a", "a"]], ids=repr)
+def test_possible_agents_that_are_no_names(names):
+    env = type("Misnamed", (Nameless,), {"possible_agents": names})
+    with pytest.raises(ArgumentTypeError, match="possible_agents of Misnamed: expected a list with the name"):
+        shoal.Serial(env)

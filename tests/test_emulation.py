@@ -1,4 +1,5 @@
 from types import MappingProxyType
+from unittest.mock import Mock
 
 import gym
 import gymnasium
@@ -228,6 +229,73 @@ def test_a_seed_that_nobody_takes_is_not_lost_in_silence():
         vec.reset(seed=1)  # said once
 
 
+class PassesOn:
+    """A wrapper that passes on whatever it gets, as Monitor of Stable-Baselines3 does."""
+
+    def __init__(self, env):
+        self.env, self.given = env, []
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.step = env.step
+
+    def get_wrapper_attr(self, name):
+        return getattr(self if name in self.__dict__ else self.env, name)
+
+    def reset(self, **kwargs):
+        self.given.append(kwargs)
+        return self.env.reset(**kwargs)
+
+
+def test_a_wrapper_passes_on_only_what_was_set():
+    with shoal.Serial(lambda: PassesOn(PassesOn(Plain()))) as vec:
+        vec.reset()
+        vec.reset(seed=0)
+        vec.reset(seed=5, options={"reset_mask": np.array([True])})
+        assert vec.get_attr("given") == ([{}, {"seed": 0}, {"seed": 5}],)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'options'"):
+            vec.reset(options={"level": 1})
+
+
+def test_a_wrapper_that_passes_on_all_around_an_old_env():
+    class Old(Plain):
+        seeds = ()
+
+        def seed(self, seed=None):
+            self.seeds += (seed,)
+
+        def reset(self):
+            return self.reset_result[0]
+
+    with shoal.Serial(lambda: PassesOn(Old())) as vec:
+        vec.reset()
+        vec.reset(seed=3)
+        assert vec.get_attr("seeds") == ((3,),)
+        assert vec.get_attr("given") == ([{}, {}],)
+
+
+def test_a_wrapper_may_take_what_the_env_inside_does_not():
+    class Sees(PassesOn):
+        def reset(self, **kwargs):
+            self.given.append(dict(kwargs))
+            return self.env.reset(**{key: value for key, value in kwargs.items() if key == "no such word"})
+
+    class Deaf(Plain):
+        def reset(self):
+            return self.reset_result
+
+    with shoal.Serial(lambda: Sees(Deaf())) as vec:
+        vec.reset(seed=3, options={"level": 1})
+        assert vec.get_attr("given") == ([{"seed": 3, "options": {"level": 1}}],)
+
+
+def test_a_mock_of_an_env():
+    mock = Mock(spec=["reset", "step", "env", "observation_space", "action_space"])
+    mock.observation_space, mock.action_space = Plain.observation_space, Plain.action_space
+    mock.reset.return_value = (np.zeros(1, np.float32), {})
+    with shoal.Serial(lambda: mock) as vec:
+        vec.reset(seed=1)
+    mock.reset.assert_called_once_with(seed=1)
+
+
 def test_an_env_may_change_the_options_it_gets():
     class Greedy(gymnasium.Env):
         observation_space = sp.Discrete(2)
@@ -251,7 +319,7 @@ def test_an_env_may_change_the_options_it_gets():
         (
             "CartPole-v1",
             ArgumentTypeError,
-            r"got 'CartPole-v1'. Pass lambda: gymnasium.make\('CartPole-v1'\)",
+            r"got 'CartPole-v1'. Names are for shoal.make\('CartPole-v1', ...\)",
         ),
         (object, ArgumentTypeError, r"got object without reset, step, observation_space, action_space"),
     ],
@@ -287,6 +355,21 @@ def test_a_space_that_is_none():
         shoal.errors.SpaceError, match=r"observation_space of NoSpace: expected a gymnasium.Space"
     ):
         shoal.Serial(NoSpace)
+
+
+def test_a_creator_that_returns_a_class():
+    with pytest.raises(ArgumentTypeError, match=r"got the class Plain. .* call it: lambda: Plain\(\)"):
+        shoal.Serial(lambda: Plain)
+
+
+def test_a_space_that_is_a_method():
+    class Forgot(Plain):
+        def observation_space(self):
+            return sp.Box(0, 9, (1,))
+
+    text = r"observation_space of Forgot: expected a gymnasium.Space, got a method. .* put @property above"
+    with pytest.raises(shoal.errors.SpaceError, match=text):
+        shoal.Serial(Forgot)
 
 
 def test_bounds_warn_once():

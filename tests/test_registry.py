@@ -53,6 +53,21 @@ def test_ids_of_packages_need_no_import():
     assert subprocess.check_output([sys.executable, "-c", run], text=True) == "Discrete(7)\n"
 
 
+def test_a_family_is_no_env():
+    with pytest.raises(UnknownEnv, match=r"'atari' is a family of envs: .* `shoal envs atari-` lists"):
+        shoal.make("atari")
+
+
+def test_a_file_is_no_env():
+    with pytest.raises(UnknownEnv, match=r"expected a class or function in that file too, .*'maze.py:MyEnv'"):
+        shoal.make("maze.py")
+
+
+def test_a_dict_is_no_list_of_names():
+    with pytest.raises(ArgumentTypeError, match=r"expected a creator or a list of creators, got \{"):
+        shoal.make({"env": "CartPole-v1"})
+
+
 def test_registered_names():
     shoal.register("two-doors", doors)
     shoal.register("two-doors", doors)  # the same again

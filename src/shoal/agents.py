@@ -7,6 +7,7 @@ AECEnv whose agents take turns             by turn_based_aec_to_parallel; who wa
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from shoal.buffers import Arena
@@ -33,9 +34,7 @@ class AgentsEnv(Env):
     def __init__(self, env: Any) -> None:
         super().__init__()
         self.env = parallel(env)
-        self.possible_agents = tuple(self.env.possible_agents)
-        if not self.possible_agents:
-            raise ArgumentTypeError(f"possible_agents of {type(env).__name__}: expected some, got none")
+        self.possible_agents = _names(self.env.possible_agents, type(env).__name__)
         self.num_agents = len(self.possible_agents)
         self.metadata = dict(getattr(self.env, "metadata", None) or {})
         self.render_mode = getattr(self.env, "render_mode", None)
@@ -141,6 +140,22 @@ class AgentsEnv(Env):
         close = getattr(self.env, "close", None)
         if close is not None:
             close()
+
+
+def _names(given: Any, kind: str) -> tuple[Any, ...]:
+    """The names of the agents.
+
+    Raises:
+        ArgumentTypeError: If they are no list of different names.
+    """
+    if isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
+        names = tuple(given)
+        if names and len(set(names)) == len(names):
+            return names
+    raise ArgumentTypeError(
+        f"possible_agents of {kind}: expected a list with the name of each agent that may ever act, all "
+        f'different, such as ["player_0", "player_1"], got {given!r}'
+    )
 
 
 def parallel(env: Any) -> Any:

@@ -25,7 +25,7 @@ from gymnasium.vector import VectorEnv
 
 from shoal.agents import AgentsEnv
 from shoal.env import Env
-from shoal.errors import ArgumentError, ArgumentTypeError, SpaceError
+from shoal.errors import ArgumentError, ArgumentTypeError, ShoalError, SpaceError
 
 Creator = Callable[[], Any]
 
@@ -50,15 +50,9 @@ class SingleEnv:
         self._pair_keys: set[str] | None = None
         if isinstance(space, spaces.Tuple) and len(space) == 2 and isinstance(space[1], spaces.Dict):
             self._pair_keys = set(space[1].spaces)
-        try:
-            parameters = list(inspect.signature(env.reset).parameters.values())
-            names = {parameter.name for parameter in parameters}
-            anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-        except (TypeError, ValueError):  # a compiled method does not say what it takes
-            names, anything = set(), True
         self._warned = False
-        self._takes_seed = anything or "seed" in names
-        self._takes_options = anything or "options" in names
+        self._named, self._passes_on = _parameters(env.reset)
+        self._takes_seed = _takes(env, "seed")
 
     def __reduce__(self) -> tuple[type[SingleEnv], tuple[Any]]:
         """Pickle as the env alone; the rest is derived from it."""
@@ -71,28 +65,40 @@ class SingleEnv:
             ArgumentTypeError: If options are given to an env whose reset() takes none.
         """
         arguments: dict[str, Any] = {}
-        if self._takes_seed:
+        if "seed" in self._named:
             arguments["seed"] = seed
         elif seed is not None:
-            self._seed_old(seed)
-        if self._takes_options:
-            # Copied, because an env may change what it gets.
-            arguments["options"] = dict(options) if isinstance(options, dict) else options
+            arguments = self._seed_old(seed)
+        # Copied, because an env may change what it gets.
+        own = dict(options) if isinstance(options, dict) else options
+        # Where only **kwargs take them, a wrapper passes them on to an env that may not know the word.
+        if "options" in self._named or (options and self._passes_on):
+            arguments["options"] = own
         elif options:
             raise ArgumentTypeError(
                 f"options: reset() of {type(self.env).__name__} takes none, got {options!r}"
             )
         return self._with_info(self.env.reset(**arguments))
 
-    def _seed_old(self, seed: int) -> None:
-        if hasattr(self.env, "seed"):
-            self.env.seed(seed)
+    def _seed_old(self, seed: int) -> dict[str, Any]:
+        """Seed an env whose `reset` does not name a seed; returns the arguments that its `reset` needs."""
+        if self._takes_seed:
+            return {"seed": seed}
+        try:
+            put = self.get_attr("seed")
+        except AttributeError:
+            put = None
+        if callable(put):
+            put(seed)
+        elif self._passes_on:
+            return {"seed": seed}  # to a wrapper that may see to it
         elif not self._warned:
             self._warned = True
             name = type(self.env).__name__
             warnings.warn(
                 f"{name} takes no seed, by reset(seed=...) or seed(): it was not seeded", stacklevel=2
             )
+        return {}
 
     def restart(self) -> tuple[Any, dict[str, Any]]:
         """Begin the next episode where the env's own random stream stands."""
@@ -134,6 +140,25 @@ class SingleEnv:
             close()
 
 
+def _parameters(verb: Any) -> tuple[set[str], bool]:
+    """The names of a method's parameters, and whether it takes any other by name."""
+    try:
+        parameters = inspect.signature(verb).parameters.values()
+    except (TypeError, ValueError):  # a compiled method does not say what it takes
+        return set(), True
+    return {each.name for each in parameters}, any(each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+def _takes(env: Any, name: str) -> bool:
+    """Whether `reset` takes this argument, or passes it on, through wrappers, to an env that does."""
+    names, passes_on = _parameters(env.reset)
+    # What the wrapper itself holds: a mock of an env would have an env inside it without end.
+    inner = getattr(env, "__dict__", {}).get("env")
+    if passes_on and name not in names and inner is not env and hasattr(inner, "reset"):
+        return _takes(inner, name)
+    return passes_on or name in names
+
+
 def adopt(env: Any) -> SingleEnv | Env | VectorEnv[Any, Any, Any]:
     """Put whatever a creator returned behind a face the steppers know.
 
@@ -142,6 +167,11 @@ def adopt(env: Any) -> SingleEnv | Env | VectorEnv[Any, Any, Any]:
     """
     if isinstance(env, VectorEnv):
         return env
+    if isinstance(env, type):
+        raise ArgumentTypeError(
+            f"a creator must return an env, got the class {env.__name__}. Pass the class itself as the "
+            f"creator, or call it: lambda: {env.__name__}()"
+        )
     missing = [
         name
         for name in ("reset", "step", "observation_space", "action_space")
@@ -156,7 +186,7 @@ def adopt(env: Any) -> SingleEnv | Env | VectorEnv[Any, Any, Any]:
     for name in ("observation_space", "action_space"):
         space = to_gymnasium_space(getattr(env, name))
         if not isinstance(space, Space):
-            raise SpaceError(f"{name} of {type(env).__name__}: expected a gymnasium.Space, got {space!r}")
+            raise _no_space(env, name, space)
     if not isinstance(env, Env):
         return SingleEnv(env)
     agents: Any = env.num_agents
@@ -165,6 +195,23 @@ def adopt(env: Any) -> SingleEnv | Env | VectorEnv[Any, Any, Any]:
             f"num_agents of {type(env).__name__}: expected a positive integer, got {env.num_agents!r}"
         )
     return env
+
+
+def _no_space(env: Any, name: str, found: Any) -> ShoalError:
+    """What to say of an env that has something else where its space should be."""
+    kind = type(env).__name__
+    if not callable(found):
+        return SpaceError(f"{name} of {kind}: expected a gymnasium.Space, got {found!r}")
+    if _parameters(found)[0]:  # of an agent
+        return ArgumentTypeError(
+            f"possible_agents: {kind} has a method {name}(agent), as PettingZoo's envs have, but no "
+            "possible_agents. Give it a list with the name of each agent that may ever act: "
+            'self.possible_agents = ["player_0", "player_1"]'
+        )
+    return SpaceError(
+        f"{name} of {kind}: expected a gymnasium.Space, got a method. Set it as an attribute in __init__, or "
+        "put @property above the method"
+    )
 
 
 def to_gymnasium_space(space: Any) -> Space[Any]:

@@ -8,6 +8,7 @@
     ├── ArgumentError (ValueError)           an argument that cannot work
     │   ├── ArgumentTypeError (TypeError)    ... because of its type
     │   └── UnknownEnv (NameNotFound)        a name that no env has
+    ├── EnvsElsewhere (AttributeError)       the envs themselves, where they are not in this process
     ├── MissingExtra (ImportError)           a package of an extra that is not installed
     ├── ObservationError (ValueError)        an env returned something its space does not allow
     │   ├── ObservationTypeError (TypeError) ... because of its type
@@ -81,6 +82,10 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 class UnknownEnv(ArgumentError, NameNotFound):
     """A name that no env has; the message suggests the nearest."""
+
+
+class EnvsElsewhere(ShoalError, AttributeError):
+    """The envs were asked for as objects, and they are none of this process."""
 
 
 class MissingExtra(ShoalError, ImportError):

@@ -31,6 +31,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from shoal.emulation import is_env
+from shoal.env import Env
 from shoal.errors import ArgumentError, ArgumentTypeError, MissingExtra, NativeError, UnknownEnv
 from shoal.native import is_native
 
@@ -305,7 +306,7 @@ def _gymnasium_source(name: str) -> Source:
 def _native_entry(spec: EnvSpec) -> Any:
     """The class that an id was registered with, if it is one of compiled envs, and nothing is around it."""
     entry: Any = spec.entry_point
-    if spec.additional_wrappers or {"render_mode", "debug"} & spec.kwargs.keys():
+    if spec.additional_wrappers or {"render_mode", "debug", "check"} & spec.kwargs.keys():
         return None  # only Gymnasium knows what to do with these
     if isinstance(entry, str):
         module, _, attribute = entry.partition(":")
@@ -349,10 +350,14 @@ def create_single(env: str, **kwargs: Any) -> Any:
     Raises:
         ArgumentError: If it has several agents.
     """
-    made = _own(OWN[env])
-    if not is_native(made):
-        raise ArgumentError(f"env: {env} has several agents, and Gymnasium's envs have one: use shoal.make")
-    return made(**kwargs)
+    made = _own(OWN[env])(**kwargs)
+    if isinstance(made, Env):
+        made.close()
+        raise ArgumentError(
+            f"env: {env} has {made.num_agents} agents, and Gymnasium's envs have one. Make a vec, with a row "
+            f'for each agent: shoal.make("{env}", num_envs=...)'
+        )
+    return made
 
 
 def _create_in_family(module: str, name: str, /, **kwargs: Any) -> Any:
@@ -397,6 +402,10 @@ def _module_in(path: Path) -> ModuleType:
 
 
 def _unknown(name: str) -> str:
+    if name in FAMILIES:
+        return f"env: {name!r} is a family of envs: add one of its names, which `shoal envs {name}-` lists"
+    if name.endswith(".py"):
+        return f"env: expected a class or function in that file too, such as '{name}:MyEnv', got {name!r}"
     known = {known.casefold(): known for known in _known_names()}
     near = [known[match] for match in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=0.6)]
     if near:

@@ -8,6 +8,7 @@ import pytest
 
 from shoal import __version__, registry
 from shoal.cli import main
+from shoal.cli._numbers import whole
 from tests.cli.running import python, shoal
 
 
@@ -52,6 +53,17 @@ def test_what_cannot_be_parsed(args, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "--help" in captured.err
+
+
+@pytest.mark.parametrize("text", ["1e5", "1E5", "100_000", "1.0e+5", "100000.0"])
+def test_whole_numbers(text):
+    assert whole(text) == 100_000
+
+
+@pytest.mark.parametrize("text", ["1.5", "1e-1", "many", "nan", "1e999", ""])
+def test_numbers_that_are_not_whole(text):
+    with pytest.raises(ValueError, match="expected a whole number, such as 100000 or 1e5, got"):
+        whole(text)
 
 
 def test_errors_of_ours_take_one_line(capsys, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -82,7 +83,10 @@ def test_a_signal_saves_and_resume_goes_on_bit_for_bit(tmp_path, number):
     ("args", "message"),
     [
         (["train", "dqm"], "expected a learner: ppo, got 'dqm'"),
+        (["train"], "--env: expected the env to learn"),
+        (["train", "ppo"], "--env: expected the env to learn"),
         (["train", "ppo", "--total-steps", "5"], "--env: expected the env to learn"),
+        (["train", "ppo", "--env", "CartPole-v1", "--total-steps", "1.5"], "expected a whole number"),
         (["train", "ppo", "--env", "CartPole-v1", "--totl-steps", "5"], "--total-steps"),
         (
             ["train", "ppo", "--env", "CartPole-v1", "--env-kwargs", "[]"],
@@ -128,6 +132,48 @@ def test_an_env_in_a_file_is_found_from_any_folder(tmp_path, monkeypatch):
     replay = shoal("eval", "../run", "--episodes", "2", "--replay", "x.gif")
     assert replay.returncode == 2
     assert "a replay needs an env that takes render_mode='rgb_array'" in replay.stderr
+
+
+BROKEN = """
+import gymnasium, numpy as np
+
+
+class Broken(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(0, 1, (2,)), gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        raise LookupError("no goal on the map")
+
+
+class Unmade(Broken):
+    def __init__(self):
+        raise LookupError("no map")
+"""
+
+
+@pytest.mark.parametrize("num_envs", [1, 4], ids=["in this process", "in workers"])
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [
+        ("Broken", r"LookupError: no goal on the map, raised by step\(\) of env \d"),
+        ("Unmade", r"LookupError: no map, raised while creating env \d"),
+    ],
+)
+def test_an_env_that_raises_is_shown_alone(tmp_path, name, last, num_envs):
+    file = tmp_path / "broken.py"
+    file.write_text(BROKEN)
+    options = ["--num-envs", num_envs, "--minibatch-size", "16"]
+    done = train(tmp_path / "run", *options, env=f"{file}:{name}", steps="1e3")
+    assert done.returncode == 1
+    first, *lines = done.stderr.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert re.fullmatch(f"shoal: {last}", lines[-1])
+    files = [line for line in lines if line.startswith("  File ")]
+    assert len(files) == 1
+    assert str(file) in files[0]
 
 
 def test_the_demo(tmp_path):

@@ -34,6 +34,7 @@ from shoal.errors import (
     ArgumentError,
     ArgumentTypeError,
     Closed,
+    EnvsElsewhere,
     MissingExtra,
     NothingPending,
     ResetNeeded,
@@ -513,6 +514,34 @@ def test_wrappers_of_each_env(backend):
     env.close()
 
 
+def test_the_envs_themselves():
+    env = ShoalVecEnv([lambda each=each: Monitor(each()) for each in creators(3)], backend="serial")
+    assert [type(each) for each in env.envs] == [Monitor] * 3
+    assert [each.unwrapped.number for each in VecNormalize(VecCheckNan(env)).envs] == [0, 1, 2]
+    env.envs[1].unwrapped.calls = 5
+    assert env.get_attr("calls") == [0, 5, 0]
+    env.close()
+
+
+def test_the_envs_themselves_of_agents():
+    vec = shoal.make(Pair, 2, rows_as_envs=True, autoreset_mode="SAME_STEP", backend="serial")
+    env = as_vec_env(vec)
+    assert len(env.envs) == env.num_envs == 4
+    assert env.envs[0] is env.envs[1] is not env.envs[2]
+    env.close()
+
+
+@pytest.mark.parametrize("backend", [workers, WITH_PARENT])
+def test_envs_of_workers_are_not_here(backend):
+    env = ShoalVecEnv(creators(2), **backend)
+    for each in (env, VecNormalize(env)):
+        assert not hasattr(each, "envs")
+        text = r"envs of a Multiprocessing run in worker processes.* get_attr\(\), .*backend='serial'"
+        with pytest.raises(EnvsElsewhere, match=text):
+            each.envs  # noqa: B018
+    env.close()
+
+
 @needs_processes
 def test_workers_need_not_import_sb3():
     env = ShoalVecEnv(creators(2), num_workers=2)
@@ -680,6 +709,25 @@ def test_make_vec_env(backend, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.monitor.csv", "1.monitor.csv"]
 
 
+class Short(Walk):
+    """Its reset knows no options."""
+
+    def reset(self, seed=None):
+        return super().reset(seed=seed)
+
+
+@backends
+def test_make_vec_env_of_envs_whose_reset_takes_no_options(backend):
+    ours = make_vec_env(Short, 2, seed=0, vec_env_cls=ShoalVecEnv, vec_env_kwargs=backend)
+    theirs = make_vec_env(Short, 2, seed=0)
+    require_equal(ours.reset(), theirs.reset(), "the same first observations")
+    for step in range(20):
+        for mine, other in zip(ours.step([0, 1])[:3], theirs.step([0, 1])[:3], strict=True):
+            require_equal(mine, other, f"the same in step {step}")
+    require_equal(ours.reset(), theirs.reset(), "the same observations of a reset without a seed")
+    ours.close()
+
+
 # -- several agents ----------------------------------------------------------------------------------------
 
 
@@ -786,6 +834,8 @@ def test_compiled_envs():
     obs = env.reset()
     np.testing.assert_allclose(env.get_attr("x", indices=[2, 0]), obs[[2, 0], 0], rtol=1e-6)
     assert not env.has_attr("y")
+    with pytest.raises(EnvsElsewhere, match="envs of a Native are compiled, so there are no objects here"):
+        env.envs  # noqa: B018
     done = False
     while not done:
         _, _, dones, infos = env.step(np.ones(3, np.int64))
@@ -823,10 +873,20 @@ def test_a_learner_for_agents():
 
 @backends
 @pytest.mark.parametrize("wrapper", [lambda env: env, Tick], ids=["bare", "wrapped"])
-def test_the_same_env_twice(backend, wrapper):
+def test_the_same_env_twice_in_a_process(backend, wrapper):
     one = Walk()
     with pytest.raises(ArgumentError, match="expected a new env from every call, got the same one twice"):
         ShoalVecEnv([lambda: wrapper(one)] * 4, **backend)
+
+
+@needs_processes
+def test_the_same_env_is_copied_to_each_worker():
+    one = Walk()
+    env = ShoalVecEnv([lambda: one] * 2, num_workers=2)
+    env.set_attr("number", 7, indices=1)
+    assert env.get_attr("number") == [0, 7]
+    env.close()
+    assert one.number == 0
 
 
 def test_vecs_that_do_not_fit():

@@ -630,8 +630,9 @@ def test_gymnasium_makes_single_envs():
     assert env.render().dtype == np.uint8
     assert env.unwrapped.theta == env.unwrapped._vec.get_attr("theta")[0]
     env.close()
-    with pytest.raises(ArgumentError, match="PairNative has 2 agents, and Gymnasium's envs have one"):
-        PairNative()
+    env = PairNative()
+    assert (isinstance(env, shoal.Env), env.num_agents) == (True, 2)
+    env.close()
 
 
 def test_single_envs_do_not_check_their_class_again(monkeypatch):

@@ -1,7 +1,8 @@
 """The command line: ``shoal``, or ``python -m shoal``.
 
 One file per command. A command is a dataclass, its fields are the options, and ``run()`` returns the exit
-code: 0, 1 if there was nothing to show, 2 for a mistake in what was asked for, 130 after Ctrl-C.
+code: 0, 1 if there was nothing to show or an env raised, 2 for a mistake in what was asked for, 130 after
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -34,17 +35,29 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         code = _run(given)
         sys.stdout.flush()  # now, while somebody can tell that the reader has gone
-    except ShoalError as error:
-        print(f"shoal: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+    except Exception as error:
+        return _tell(error)
     except KeyboardInterrupt:
         print("shoal: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
+    return code
+
+
+def _tell(error: Exception) -> int:
+    """Say what went wrong, unless it is a defect of Shoal: that is raised. Returns the exit code."""
+    from shoal.cli._failures import is_of_an_env, print_failure
+
+    if is_of_an_env(error):
+        print_failure(error)
+        return 1
+    if isinstance(error, BrokenPipeError):
         # Whoever read has gone; Python would try once more when it ends, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    return code
+    if not isinstance(error, ShoalError):
+        raise error
+    print(f"shoal: {' '.join(str(error).split())}", file=sys.stderr)
+    return 2
 
 
 def _run(args: list[str]) -> int:
@@ -64,6 +77,7 @@ def _run(args: list[str]) -> int:
         return _train(args[1:])
     if args[:1] == ["demo"]:
         return _demo(args[1:])
+    from shoal.cli._numbers import WHOLE_NUMBERS
     from shoal.cli.bench import Bench
     from shoal.cli.envs import Envs
     from shoal.cli.evaluate import Evaluate
@@ -76,7 +90,7 @@ def _run(args: list[str]) -> int:
         "demo": _Demo,
     }
     command = tyro.extras.subcommand_cli_from_dict(
-        commands, prog="shoal", description=ABOUT, args=args or ["--help"]
+        commands, prog="shoal", description=ABOUT, args=args or ["--help"], registry=WHOLE_NUMBERS
     )
     code: int = command.run()
     return code
@@ -96,11 +110,12 @@ def _train(args: list[str]) -> int:
     """The learner comes first, and the env decides what its defaults are."""
     import tyro
 
+    from shoal.cli._numbers import WHOLE_NUMBERS
     from shoal.cli.train import TrainPPO, defaults_for
 
     if args[:1] != ["ppo"]:
         if args[:1] in ([], ["-h"], ["--help"]):
-            args = ["ppo", "--help"]
+            args = ["ppo", *args]
         else:
             usage = f"usage: shoal train ppo --env ENV [options]; expected a learner: ppo, got {args[0]!r}"
             print(usage, file=sys.stderr)
@@ -110,7 +125,11 @@ def _train(args: list[str]) -> int:
         print(f"shoal: {options[0]!r}: expected an option; did you mean --env {options[0]}?", file=sys.stderr)
         return 2
     command = tyro.cli(
-        TrainPPO, prog="shoal train ppo", default=defaults_for(options), args=options or ["--help"]
+        TrainPPO,
+        prog="shoal train ppo",
+        default=defaults_for(options),
+        args=options,
+        registry=WHOLE_NUMBERS,
     )
     return command.run(options)
 
@@ -118,6 +137,7 @@ def _train(args: list[str]) -> int:
 def _demo(args: list[str]) -> int:
     import tyro
 
+    from shoal.cli._numbers import WHOLE_NUMBERS
     from shoal.cli.demo import Demo
 
-    return tyro.cli(Demo, prog="shoal demo", args=args).run()
+    return tyro.cli(Demo, prog="shoal demo", args=args, registry=WHOLE_NUMBERS).run()

@@ -122,7 +122,10 @@ class TrainPPO:
     def _checked(self) -> tuple[str, dict[str, Any], Path]:
         """Env, its arguments, and the folder."""
         if not self.env:
-            raise ArgumentError("--env: expected the env to learn, such as --env CartPole-v1")
+            raise ArgumentError(
+                "--env: expected the env to learn, such as --env CartPole-v1. shoal train ppo --help lists "
+                "all options"
+            )
         plain = "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in self.env)
         default = f"runs/{plain}-{datetime.now():%Y%m%d-%H%M%S}"
         file, colon, name = self.env.rpartition(":")

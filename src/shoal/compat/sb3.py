@@ -23,9 +23,11 @@ from numpy.typing import NDArray
 
 from shoal._core.run import Infos
 from shoal.batch import Batch
-from shoal.errors import ArgumentError, ArgumentTypeError, MissingExtra
+from shoal.errors import ArgumentError, ArgumentTypeError, EnvsElsewhere, MissingExtra
 from shoal.vector.base import PENDING, READY, VectorEnv
 from shoal.vector.making import make
+from shoal.vector.native import Native
+from shoal.vector.serial import Serial
 
 try:
     from stable_baselines3.common.vec_env import VecEnv
@@ -203,6 +205,22 @@ class ShoalVecEnv(VecEnv):
         return list(self._vec.render())
 
     # -- access to the envs ----------------------------------------------------------------------------
+
+    @property
+    def envs(self) -> list[Any]:
+        """The envs themselves, one for each row, if all of them run in this process, uncompiled.
+
+        Raises:
+            EnvsElsewhere: If they do not. It is an AttributeError: ``hasattr(env, "envs")`` is False then.
+        """
+        vec = self._vec
+        if not isinstance(vec, Serial):
+            where = "are compiled" if isinstance(vec, Native) else "run in worker processes"
+            raise EnvsElsewhere(
+                f"envs: the envs of a {type(vec).__name__} {where}, so there are no objects here. Use "
+                "get_attr(), set_attr() and env_method(), or make them with backend='serial'"
+            )
+        return [env for env in vec.envs for _ in range(vec.agents_per_env)]
 
     def has_attr(self, attr_name: str) -> bool:
         """Whether every env, or a wrapper around it, has this attribute."""

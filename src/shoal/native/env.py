@@ -109,10 +109,13 @@ class NativeEnv:
             check_run(spec)
 
     def __new__(cls, **kwargs: Any) -> Any:
-        """A single env, for code that knows only Gymnasium's."""
-        from shoal.native.single import SingleNative
+        """A single env: Gymnasium's, or with several agents a `shoal.Env`."""
+        from shoal.native.single import SingleNative, TeamNative
 
-        return SingleNative(cls, **kwargs)
+        config = {
+            name: value for name, value in kwargs.items() if name not in ("render_mode", "debug", "check")
+        }
+        return (TeamNative if Spec.of(cls, config).agents > 1 else SingleNative)(cls, **kwargs)
 
 
 def is_native(env: Any) -> bool:

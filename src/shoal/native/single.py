@@ -1,4 +1,4 @@
-"""A single compiled env as Gymnasium has envs."""
+"""A single compiled env: as Gymnasium has envs, or with several agents as a `shoal.Env`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,62 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from shoal.errors import ArgumentError
+from shoal.buffers import Arena
+from shoal.env import _BOUND, Env
+from shoal.layout import Layout
 
 
-class SingleNative(gymnasium.Env[Any, Any]):
+class _VecOfOne:
+    """What both have in common: a `shoal.Native` of one env, whose fields are theirs."""
+
+    observation_space: Any
+    action_space: Any
+    metadata: dict[str, Any]
+    render_mode: str | None
+
+    def _make(
+        self, cls: Any, render_mode: str | None, debug: bool, check: bool, kwargs: dict[str, Any]
+    ) -> None:
+        from shoal.vector.native import Native
+
+        self._vec = vec = Native(
+            cls,
+            1,
+            env_kwargs=kwargs,
+            num_workers=1,
+            render_mode=render_mode,
+            debug=debug,
+            check=check,
+            autoreset_mode=AutoresetMode.DISABLED,
+        )
+        self.observation_space, self.action_space = vec.single_observation_space, vec.single_action_space
+        self.metadata, self.render_mode = dict(cls.metadata), render_mode
+        self.native_class, self.native_kwargs = cls, kwargs
+
+    def render(self) -> Any:
+        """The env's frame."""
+        return self._vec.render()[0]
+
+    def close(self) -> None:
+        """Release what it holds."""
+        self._vec.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """A parameter, a constant or a field of the state."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._vec.get_attr(name)[0]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a parameter or a field of the state, where the kernel reads it; else an attribute."""
+        own = name.startswith("_") or name in _BOUND or hasattr(type(self), name)
+        if own or "_vec" not in self.__dict__ or self._vec._column_of(name) is None:
+            super().__setattr__(name, value)
+        else:
+            self._vec.set_attr(name, [value])
+
+
+class SingleNative(_VecOfOne, gymnasium.Env[Any, Any]):
     """One env of a `shoal.NativeEnv` class: for Gymnasium's own tools. Many at once are what it is made for.
 
     Args:
@@ -32,28 +84,7 @@ class SingleNative(gymnasium.Env[Any, Any]):
         check: bool = False,
         **kwargs: Any,
     ) -> None:
-        from shoal.vector.native import Native
-
-        self._vec = Native(
-            cls,
-            1,
-            env_kwargs=kwargs,
-            num_workers=1,
-            render_mode=render_mode,
-            debug=debug,
-            check=check,
-            autoreset_mode=AutoresetMode.DISABLED,
-        )
-        if self._vec.agents_per_env > 1:
-            self._vec.close()
-            raise ArgumentError(
-                f"{cls.__name__} has {self._vec.agents_per_env} agents, and Gymnasium's envs have one: use "
-                "shoal.make"
-            )
-        self.observation_space = self._vec.single_observation_space
-        self.action_space = self._vec.single_action_space
-        self.metadata, self.render_mode = dict(cls.metadata), render_mode
-        self.native_class, self.native_kwargs = cls, kwargs
+        self._make(cls, render_mode, debug, check, kwargs)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -75,16 +106,51 @@ class SingleNative(gymnasium.Env[Any, Any]):
         (first,) = iterate(self._vec.observation_space, obs)
         return np.array(first) if isinstance(first, np.ndarray) else first
 
-    def render(self) -> Any:
-        """The env's frame."""
-        return self._vec.render()[0]
 
-    def close(self) -> None:
-        """Release what it holds."""
-        self._vec.close()
+class TeamNative(_VecOfOne, Env):
+    """One env of a `shoal.NativeEnv` class with several agents, for backends other than `shoal.Native`.
+
+    Args:
+        cls: The class.
+        render_mode: ``"rgb_array"`` or None.
+        debug: As for `shoal.Native`.
+        check: As for `shoal.Native`.
+        **kwargs: Values for constants and parameters.
+    """
+
+    def __init__(
+        self,
+        cls: Any,
+        *,
+        render_mode: str | None = None,
+        debug: bool = False,
+        check: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        self._make(cls, render_mode, debug, check, kwargs)
+        self.num_agents = self._vec.agents_per_env
+
+    def bind(self, rows: Arena, layouts: tuple[Layout, Layout] | None = None) -> None:
+        """Write into these rows from now on."""
+        super().bind(rows, layouts)
+        self._bytes = rows.observations
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Begin an episode."""
+        self._vec.reset(seed=seed, options=options)
+        self._show()
+
+    def step(self, actions: Any) -> None:
+        """Let every agent act that is alive."""
+        _, rewards, terminations, truncations, _ = self._vec.step(actions)
+        self.rewards[:], self.terminations[:], self.truncations[:] = rewards, terminations, truncations
+        self._show()
+
+    def _show(self) -> None:
+        self.mask[:] = self._vec.mask
+        self._bytes[:] = self._vec._arena.observations  # of the same spaces, so of the same layout
 
     def __getattr__(self, name: str) -> Any:
-        """A parameter, a constant or a field of the state."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self._vec.get_attr(name)[0]
+        """A row's array, or what the compiled env has."""
+        return Env.__getattr__(self, name) if name in _BOUND else super().__getattr__(name)

@@ -54,15 +54,15 @@ def spec_of(env: Any, num_envs: Any, kwargs: dict[str, Any]) -> tuple[Spec, int]
 
 
 def _parts_of(creator: Any) -> tuple[Any, dict[str, Any]]:
+    if not is_native(creator):
+        raise ArgumentTypeError(
+            f"env: Native runs classes derived from shoal.NativeEnv, got {creator!r}. Use "
+            "shoal.Multiprocessing for other envs"
+        )
     own: dict[str, Any] = {}
     while isinstance(creator, partial):
         if creator.args:
             raise ArgumentError(f"env: compiled envs take their config by name, got {creator.args!r}")
         own = {**creator.keywords, **own}
         creator = creator.func
-    if not is_native(creator):
-        raise ArgumentTypeError(
-            f"env: Native runs classes derived from shoal.NativeEnv, got {creator!r}. Use "
-            "shoal.Multiprocessing for other envs"
-        )
     return creator, own

@@ -39,7 +39,7 @@ def creators_of(env: Any, num_envs: Any) -> list[Creator]:
         raise ArgumentError(f"num_envs: expected a positive integer, got {num_envs!r}")
     if callable(env) and not is_env(env):
         return [env] * (1 if num_envs is None else int(num_envs))
-    creators = list(env) if isinstance(env, Iterable) and not isinstance(env, str) else [env]
+    creators = list(env) if isinstance(env, Iterable) and not isinstance(env, (str, Mapping)) else [env]
     for creator in creators:
         if is_env(creator):
             raise ArgumentTypeError(
@@ -47,7 +47,7 @@ def creators_of(env: Any, num_envs: Any) -> list[Creator]:
                 "already. Pass a class, or wrap it: lambda: make_my_env()."
             )
         if not callable(creator):
-            hint = f". Pass lambda: gymnasium.make({creator!r})" if isinstance(creator, str) else ""
+            hint = f". Names are for shoal.make({creator!r}, ...)" if isinstance(creator, str) else ""
             raise ArgumentTypeError(f"env: expected a creator or a list of creators, got {creator!r}{hint}")
     if not creators:
         raise ArgumentError("env: expected at least one creator, got an empty list")

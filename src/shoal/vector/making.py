@@ -150,11 +150,13 @@ def make(
             render_mode=render_mode, debug=debug, check=check, **common
         )
         return _named(vec, sources)
-    for name, asked_for in (("debug", debug), ("check", check)):
-        if asked_for:
-            raise ArgumentError(f"{name}: only compiled envs have it; others are Python as they are")
-    kwargs = {**(env_kwargs or {}), **({} if render_mode is None else {"render_mode": render_mode})}
-    recipes = [_Recipe(source.create, kwargs, tuple(wrappers)).simplest() for source in sources]
+    own = {name: True for name, value in (("debug", debug), ("check", check)) if value}
+    if own and not all(source.native for source in sources):
+        raise ArgumentError(f"{', '.join(own)}: only compiled envs have it; others are Python as they are")
+    kwargs = {**(env_kwargs or {}), **({} if render_mode is None else {"render_mode": render_mode}), **own}
+    recipes = [
+        _Recipe(_creator(source, env_kwargs or {}), kwargs, tuple(wrappers)).simplest() for source in sources
+    ]
     creators: Any = recipes[0] if isinstance(env, str) or callable(env) else recipes
     count = len(creators_of(creators, num_envs))
     alone = count == 1
@@ -199,6 +201,12 @@ def _native(
     Raises:
         ArgumentError: If something was asked for that it does not have.
     """
+    for source in sources:
+        if source.native is None:
+            raise ArgumentError(
+                f"backend: 'native' runs compiled envs, classes derived from shoal.NativeEnv, and "
+                f"{source.name or source.create!r} is not one. Leave backend away, or use 'multiprocessing'"
+            )
     wrong = [name for name in asked if name not in NATIVE_ARGUMENTS]
     if wrappers:
         wrong.append("wrappers")
@@ -229,6 +237,15 @@ def _registered_native(source: Source, given: Mapping[str, Any]) -> Callable[...
         steps = Spec.of(source.native, {**own, **given}).max_steps
         own["max_episode_steps"] = min(limit, steps or limit)
     return partial(source.native, **own) if own else source.native
+
+
+def _creator(source: Source, given: Mapping[str, Any]) -> Callable[..., Any]:
+    """What makes one env of a source."""
+    if source.native is None or source.gymnasium_id is None:
+        return source.create
+    # Gymnasium's own make refuses envs with several agents.
+    several = Spec.of(source.native, {**source.defaults, **given}).agents > 1
+    return _registered_native(source, given) if several else source.create
 
 
 def make_own(env: str, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
@@ -273,7 +290,7 @@ def _sources(env: Any) -> list[Source]:
         return [find(env)]
     if callable(env) and not is_env(env):
         return [source_of(env)]
-    if isinstance(env, Iterable) and not is_env(env):
+    if isinstance(env, Iterable) and not isinstance(env, Mapping) and not is_env(env):
         return [source for each in env for source in _sources(each)]
     return [Source(creator) for creator in creators_of(env, None)]  # says what is wrong
 

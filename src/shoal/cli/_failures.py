@@ -1,0 +1,45 @@
+"""What is said of an env that raised: its own traceback, without the way through Shoal to it."""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from pathlib import Path
+
+import shoal
+from shoal.errors import EnvError, ShoalError
+from shoal.vector._remote_errors import WorkerTraceback, summary_of
+
+OURS = str(Path(shoal.__file__).parent)
+# A frame of ours in a traceback that is text: its line, and those below that are indented further.
+FRAME = re.compile(rf'^  File "{re.escape(OURS)}/(?!envs/).*\n(?:    .*\n)*', re.MULTILINE)
+
+
+def is_of_an_env(error: BaseException) -> bool:
+    """Whether an env, or what makes it, raised this."""
+    if isinstance(error, ShoalError) and not isinstance(error, EnvError):
+        return False
+    return bool(_where(error)) or isinstance(error.__cause__, WorkerTraceback)
+
+
+def print_failure(error: BaseException) -> None:
+    """Print the env's traceback, and what happened in a line."""
+    cause = error.__cause__
+    text = FRAME.sub("", cause.args[0]) if isinstance(cause, WorkerTraceback) else _traceback(error)
+    where = f", {_where(error)}" if _where(error) else ""
+    print(f"{text}\nshoal: {' '.join(summary_of(error).split())}{where}", file=sys.stderr)
+
+
+def _where(error: BaseException) -> str:
+    """The note that names the env."""
+    notes = [str(note) for note in getattr(error, "__notes__", None) or []]
+    return next((note for note in notes if note.startswith(("raised by ", "raised while creating env"))), "")
+
+
+def _traceback(error: BaseException) -> str:
+    whole = traceback.TracebackException.from_exception(error)
+    own = [place for place, frame in enumerate(whole.stack) if frame.filename.startswith(OURS)]
+    if own and own[-1] + 1 < len(whole.stack):
+        del whole.stack[: own[-1] + 1]
+    return "".join(whole.format())
