@@ -23,6 +23,7 @@ class SentinelNative(NativeEnv):
     observation_space = SentinelEnv.observation_space
     action_space = SentinelEnv.action_space
     state = np.dtype([("nonce", np.int64), ("count", np.int64), ("length", np.int64)])
+    bounds = {"count": (0, 10**9)}
     parameters = {"env_id": 0, "max_length": 7}
     reward_of = staticmethod(SentinelEnv.reward_of)
 
@@ -50,6 +51,7 @@ class PairNative(NativeEnv):
     num_agents = 2
     max_episode_steps = 5
     state = np.dtype([("count", np.int64)])
+    bounds = {"count": (0, 10**9)}
 
     @staticmethod
     def reset(obs):  # noqa: D102
