@@ -8,11 +8,12 @@ Guarantees
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from functools import wraps
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from shoal.errors import Closed
 from shoal.vector._remote_errors import summary_of
@@ -28,30 +29,46 @@ Result = TypeVar("Result")
 _codes: set[CodeType] = set()  # of functions that hold the turn of their first argument
 
 
+# An exchange takes the turn: CPython switches threads, and runs signal handlers, at calls and where a loop
+# goes back, and so never in the middle of that line.
+_VERB = """
+def taking_turns{parameters}:
+    taken = True
+    try:
+        taken, self._moving = self._moving, True
+        closed = self._closed
+        if taken or closed:
+            raise self._refusal(method.__name__)
+        result = method({arguments})
+        self._moving = False
+    except BaseException as error:
+        if not taken:
+            give_back(self, error)
+        raise
+    if self._closed:
+        give_back(self)
+    return result
+"""
+
+
 def verb(method: Callable[Concatenate[Vec, Rest], Result]) -> Callable[Concatenate[Vec, Rest], Result]:
     """Let a method of a vec take the turn, or raise if it is taken."""
+    # Written out for its parameters, as the __init__ of a dataclass is: to take any parameters, and to pass
+    # them on, would cost more than all the rest.
+    parameters = inspect.signature(method).parameters.values()
+    bare = inspect.Signature([each.replace(annotation=each.empty) for each in parameters])
+    known: dict[str, Any] = {"method": method, "give_back": give_back}
+    exec(_VERB.format(parameters=bare, arguments=", ".join(map(_passed_on, parameters))), known)
+    return holds_turn(wraps(method)(known["taking_turns"]))
 
-    @wraps(method)
-    def taking_turns(vec: Vec, /, *args: Rest.args, **kwargs: Rest.kwargs) -> Result:
-        taken = True
-        try:
-            # An exchange: CPython switches threads, and runs signal handlers, at calls and where a loop goes
-            # back, and so never in the middle of this line.
-            taken, vec._moving = vec._moving, True
-            closed = vec._closed
-            if taken or closed:
-                raise vec._refusal(method.__name__)
-            result = method(vec, *args, **kwargs)
-            vec._moving = False
-        except BaseException as error:
-            if not taken:
-                give_back(vec, error)
-            raise
-        if vec._closed:
-            give_back(vec)
-        return result
 
-    return holds_turn(taking_turns)
+def _passed_on(parameter: inspect.Parameter) -> str:
+    forms: dict[Any, str] = {
+        parameter.VAR_POSITIONAL: "*{0}",
+        parameter.VAR_KEYWORD: "**{0}",
+        parameter.KEYWORD_ONLY: "{0}={0}",
+    }
+    return forms.get(parameter.kind, "{0}").format(parameter.name)
 
 
 def holds_turn(function: Callable[Rest, Result]) -> Callable[Rest, Result]:

@@ -229,7 +229,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             EpisodeOver: Under DISABLED, if an env's episode is over; no env has moved.
         """
         taken = True
-        try:  # what `verb` does, without the cost of a call with any arguments
+        try:  # as `verb` does, without another call
             taken, self._moving = self._moving, True
             closed = self._closed
             if taken or closed:
