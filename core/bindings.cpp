@@ -37,7 +37,7 @@ static void gae(const Table<const float>& rewards, const Table<const float>& val
     if (!fits(values) || !fits(terminations) || !fits(truncations) || !fits(acts) || !fits(carries) ||
         !fits(advantages) || last_values.shape(0) != columns)
         throw nb::value_error("gae: expected arrays of one shape, [steps, columns], and last_values[columns]");
-    const nb::gil_scoped_release released;
+    const shoal::OthersMayRun released;
     shoal::Advantage{steps, columns, rewards.data(), values.data(), last_values.data(), terminations.data(),
                      truncations.data(), acts.data(), carries.data(), gamma, lambda}(advantages.data());
 }
@@ -62,7 +62,7 @@ static nb::tuple surrogate(const Table<const float>& outputs, const Table<const 
                 throw nb::value_error("surrogate: an action that is none of the alternatives");
     shoal::Surrogate::Figures found;
     {
-        const nb::gil_scoped_release released;
+        const shoal::OthersMayRun released;
         found = shoal::Surrogate{rows, sizes.data(), sizes.size(), clip, clip_value, entropy, value_weight}(
             outputs.data(), actions.data(), numbers.data(), mask ? mask->data() : nullptr,
             weights ? weights->data() : nullptr, gradient.data());
@@ -96,7 +96,7 @@ static void lstm_forward(const Block<const float>& inputs, const Table<const boo
         state.shape(0) != 2 || state.shape(1) != run.rows || state.shape(2) != run.width)
         throw nb::value_error("lstm_forward: expected inputs[steps, rows, inputs], outputs[steps, rows, width] and "
                               "state[2, rows, width]");
-    const nb::gil_scoped_release released;
+    const shoal::OthersMayRun released;
     run.forward(inputs.data(), outputs.data(), state.data());
 }
 
@@ -107,7 +107,7 @@ static void lstm_backward(const Block<const float>& to_outputs, const Table<cons
     if (to_outputs.shape(0) != run.steps || to_outputs.shape(1) != run.rows || to_outputs.shape(2) != run.width ||
         to_weights.shape(0) != run.depth() || to_weights.shape(1) != 4 * run.width)
         throw nb::value_error("lstm_backward: expected to_outputs[steps, rows, width] and to_weights like weights");
-    const nb::gil_scoped_release released;
+    const shoal::OthersMayRun released;
     run.backward(to_outputs.data(), to_weights.data());
 }
 
@@ -208,7 +208,6 @@ NB_MODULE(_native, module) {
             return static_cast<int>(self.wait_for_any(wanted, timeout));
         })
         .def("overdue", &Parent::overdue)
-        .def("waits", &Parent::waits)
         .def("watch", &Parent::watch)
         .def("due", &Parent::due)
         .def("arrived", &Parent::arrived)

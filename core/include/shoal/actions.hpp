@@ -22,9 +22,10 @@ class ActionReader {
         if (is_plain_) {
             fill_cache(holder);
         } else {
-            layout_ = holder.hold(nb::borrow(layout));
-            rows_ = holder.hold(nb::borrow(rows));
-            objects_ = holder.hold(nb::borrow(objects));
+            copy_rows_ = holder.hold(rows.attr("copy"));
+            copy_objects_ = holder.hold(objects.attr("copy"));
+            columns_ = holder.hold(layout.attr("columns"));
+            split_ = holder.hold(layout.attr("root").attr("split"));
         }
     }
 
@@ -32,15 +33,11 @@ class ActionReader {
     // of all rows. The caller's, not a member: an env may step the vec that it is part of, or try to.
     Owned begin() const {
         if (is_plain_ || bytes_.count == 0) return nb::none();
-        try {
-            nb::handle layout(layout_);
-            nb::object rows = nb::handle(rows_).attr("copy")(), objects = nb::handle(objects_).attr("copy")();
-            nb::object columns = layout.attr("columns")(rows, objects);
-            return nb::list(layout.attr("root").attr("split")(columns, bytes_.count));
-        } catch (nb::python_error& error) {
-            error.restore();
-            return Owned();
-        }
+        Owned count = own(PyLong_FromSsize_t(bytes_.count));
+        Owned rows = own(call(copy_rows_)), objects = own(rows.is_valid() ? call(copy_objects_) : nullptr);
+        Owned columns = own(objects.is_valid() ? call(columns_, rows.ptr(), objects.ptr()) : nullptr);
+        Owned parts = own(count.is_valid() && columns.is_valid() ? call(split_, columns.ptr(), count.ptr()) : nullptr);
+        return own(parts.is_valid() ? PySequence_List(parts.ptr()) : nullptr);
     }
 
     // A new reference. An env may keep its action, so it never shares memory with the rows.
@@ -116,9 +113,7 @@ class ActionReader {
     bool is_plain_ = false;
     npy_int64 first_ = 0;
     std::vector<PyObject*> cache_;
-    PyObject* layout_ = nullptr;
-    PyObject* rows_ = nullptr;
-    PyObject* objects_ = nullptr;
+    PyObject *copy_rows_ = nullptr, *copy_objects_ = nullptr, *columns_ = nullptr, *split_ = nullptr;
 };
 
 // What is no number; only floats can be.

@@ -135,7 +135,7 @@ class NativeLoop {
         if (rows < many_rows || !pool_ || pool_->threads() == 1) return actions_->holds(data, mask_, 0, rows);
         const Lock lock(busy_);
         const Check check{actions_, data, mask_};
-        const nb::gil_scoped_release others_may_run;
+        const OthersMayRun others_may_run;
         return pool_->run(Work{&count_wrong, &check}, rows, static_cast<std::int64_t>(pool_->threads())) == 0;
     }
     struct Check {
@@ -163,7 +163,7 @@ class NativeLoop {
             return result;
         }
         const double each = std::clamp(expected / threads / chunk_work, 1.0, 8.0);
-        const nb::gil_scoped_release others_may_run;
+        const OthersMayRun others_may_run;
         const std::uint64_t begun = nanoseconds_now();
         const std::int64_t result = pool_->run(work_, envs_, static_cast<std::int64_t>(each) * pool_->threads());
         learn(static_cast<double>(nanoseconds_now() - begun) * threads);
@@ -247,7 +247,7 @@ class NativeQueue {
             }
             Queue& still = queue();  // a signal handler may have closed it
             const Lock lock(busy_);
-            const nb::gil_scoped_release others_may_run;
+            const OthersMayRun others_may_run;
             if (still.wait(50'000'000)) sched_yield();
         }
     }
@@ -278,7 +278,7 @@ class NativeQueue {
    private:
     // A thread may need the GIL to print what was raised in its kernel.
     void end() {
-        const nb::gil_scoped_release others_may_run;
+        const OthersMayRun others_may_run;
         queue_.reset();
     }
     Queue& queue() const {

@@ -100,7 +100,7 @@ class Packer {
 
     // Any array, number or nested list, as NumPy casts it, where that loses nothing but precision.
     bool write_any(Node& node, npy_intp row, PyObject* value) {
-        Owned made = own(PyArray_FromAny(value, nullptr, 0, 0, 0, nullptr));
+        Owned made = own(enter_python([value] { return PyArray_FromAny(value, nullptr, 0, 0, 0, nullptr); }));
         if (!made.is_valid()) return forget_error() && ask_twin(node, row, value);
         auto* array = reinterpret_cast<PyArrayObject*>(made.ptr());
         if (!has_shape(node, array)) return ask_twin(node, row, value);
@@ -179,7 +179,7 @@ class Packer {
         const auto size = static_cast<Py_ssize_t>(node.keys.size());
         if (!PyTuple_CheckExact(value)) {
             if (!PyTuple_Check(value) && !PyList_Check(value)) return ask_twin(node, row, value);
-            if (PyObject_Size(value) != size) return forget_error() && ask_twin(node, row, value);
+            if (enter_python([value] { return PyObject_Size(value); }) != size) return forget_error() && ask_twin(node, row, value);
             return write_items(node, row, value);
         }
         if (PyTuple_GET_SIZE(value) != size) return ask_twin(node, row, value);
@@ -191,7 +191,8 @@ class Packer {
     // Containers that may do something of their own when asked for an item.
     bool write_items(Node& node, npy_intp row, PyObject* value) {
         for (std::size_t i = 0; i < node.keys.size(); ++i) {
-            Owned part = own(PyObject_GetItem(value, node.keys[i]));
+            PyObject* key = node.keys[i];
+            Owned part = own(enter_python([&] { return PyObject_GetItem(value, key); }));
             if (!part.is_valid()) return forget_error() && ask_twin(node, row, value);
             if (!write(node.children[i], row, part.ptr())) return false;
         }
@@ -202,7 +203,7 @@ class Packer {
         if (!PyTuple_CheckExact(value) || PyTuple_GET_SIZE(value) != 2) return ask_twin(node, row, value);
         PyObject* number = PyTuple_GET_ITEM(value, 0);
         if (!PyIndex_Check(number)) return ask_twin(node, row, value);
-        const Py_ssize_t index = PyNumber_AsSsize_t(number, nullptr);
+        const Py_ssize_t index = enter_python([number] { return PyNumber_AsSsize_t(number, nullptr); });
         if (index == -1 && PyErr_Occurred()) return forget_error() && ask_twin(node, row, value);
         if (index < 0 || index >= static_cast<Py_ssize_t>(node.children.size()))
             return ask_twin(node, row, value);
@@ -248,12 +249,12 @@ class Packer {
                 nb::handle layout(layout_), rows(rows_), objects(objects_), source(node.source);
                 node.twin = holder.hold(twin(layout, rows, objects, source).attr("write"));
             }
-            nb::handle(node.twin)(row, nb::handle(value));
         } catch (nb::python_error& error) {
             error.restore();
             return false;
         }
-        return true;
+        Owned number = own(PyLong_FromSsize_t(row));
+        return number.is_valid() && own(call(node.twin, number.ptr(), value)).is_valid();
     }
 
     PyObject* layout_ = nullptr;

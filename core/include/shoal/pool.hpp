@@ -8,11 +8,14 @@
 //   - What the caller wrote before `run` or `submit` is seen by the kernel; what the kernel wrote is seen by whoever
 //     `run` returns to, or `collect`s the block.
 //   - Only one thread calls `run`, `submit` and `collect`, and none of them from inside a kernel.
+//   - A fork of the process has no threads of its pools: there, a pool can only be destroyed.
 //   - Nothing is allocated after construction. Idle threads are parked, as in handshake.hpp, and use no time.
 //   - Each thread of a Pool begins with its own share of the envs, the same each time, so that they stay in its
 //     core's cache; whoever is done takes chunks of the others' shares. A thread that wakes late finds nothing to do.
 // Nothing in here knows Python; core/tests/pool_test.cpp runs it under ThreadSanitizer.
 #pragma once
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -96,6 +99,11 @@ class Threads {
         }
     }
     void end() {
+        if (getpid() != owner_) {
+            // Neither joined nor detached, which would wait for them, or hit whoever has their memory now.
+            new std::vector<std::thread>(std::move(threads_));
+            return;
+        }
         ends_.store(true, std::memory_order_release);
         for (std::size_t i = 0; i < threads_.size(); ++i) call(i);
         for (std::thread& thread : threads_) thread.join();
@@ -107,6 +115,7 @@ class Threads {
     Patience patience_;
     std::function<void(std::size_t)> part_;
     std::atomic<bool> ends_{false};
+    pid_t owner_ = getpid();
     std::vector<std::thread> threads_;
 };
 

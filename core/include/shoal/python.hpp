@@ -11,6 +11,10 @@
 #include <numpy/arrayobject.h>
 #include <numpy/arrayscalars.h>
 
+#include <unistd.h>
+
+#include <cxxabi.h>
+
 #include <stdexcept>
 #include <string>
 
@@ -22,6 +26,45 @@ namespace nb = nanobind;
 using Owned = nb::object;
 
 inline Owned own(PyObject* object) { return nb::steal(object); }
+
+// Does something in which other threads may get their turn. When the process exits, Python does not give it back to a
+// daemon thread: up to 3.13 it ends the thread by pthread_exit, which unwinds the stack. The frames below hold
+// references, and Python is gone, so the thread stops here and waits for the end of the process.
+//
+// What is called must have no C++ object of its own on the stack: it would be destroyed on the way.
+template <typename Call>
+auto enter_python(const Call& call) -> decltype(call()) {
+#ifdef __GLIBCXX__
+    try {
+        return call();
+    } catch (const abi::__forced_unwind&) {
+        for (;;) pause();
+    }
+#else
+    return call();
+#endif
+}
+
+// Calls a function that may be written in Python; null if it raises.
+template <typename... Arguments>
+PyObject* call(PyObject* function, Arguments... arguments) {
+    PyObject* given[] = {arguments..., nullptr};
+    return enter_python([&] { return PyObject_Vectorcall(function, given, sizeof...(arguments), nullptr); });
+}
+
+// Lets other threads of Python run. Not nanobind's own guard: see `enter_python`.
+class OthersMayRun {
+   public:
+    OthersMayRun() : thread_(PyEval_SaveThread()) {}
+    ~OthersMayRun() {
+        enter_python([this] { PyEval_RestoreThread(thread_); });
+    }
+    OthersMayRun(const OthersMayRun&) = delete;
+    OthersMayRun& operator=(const OthersMayRun&) = delete;
+
+   private:
+    PyThreadState* thread_;
+};
 
 // Everything that an object of the core refers to lies in one list, so that Python's garbage collector can
 // see all of it at one place; the members that are read in the loops are borrowed from it.

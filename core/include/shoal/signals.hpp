@@ -38,32 +38,6 @@ inline Office office_in(nb::handle memory, std::size_t workers, std::size_t bloc
     return Office(PyArray_DATA(array), workers, blocks);
 }
 
-// Lets other threads of Python run, and says so. Not nanobind's own guard: a daemon thread that comes back when
-// Python is gone must not come back at all, or it would take the process down with it.
-class OthersMayRun {
-   public:
-    explicit OthersMayRun(std::atomic<bool>& waits) : waits_(waits), thread_(PyEval_SaveThread()) { waits_ = true; }
-    ~OthersMayRun() {
-        while (finalizing()) pause();
-        PyEval_RestoreThread(thread_);
-        waits_ = false;
-    }
-    OthersMayRun(const OthersMayRun&) = delete;
-    OthersMayRun& operator=(const OthersMayRun&) = delete;
-
-   private:
-    static bool finalizing() {
-#if PY_VERSION_HEX >= 0x030d0000
-        return Py_IsFinalizing();
-#else
-        return _Py_IsFinalizing();
-#endif
-    }
-
-    std::atomic<bool>& waits_;
-    PyThreadState* thread_;
-};
-
 // Blocks are counted through the whole pool here, in the order of their rows; at a desk they are counted by worker.
 class ParentSignals {
    public:
@@ -176,9 +150,6 @@ class ParentSignals {
                 found.push_back(worker);
         return found;
     }
-
-    // Whether a thread is waiting, and can do nothing else meanwhile.
-    bool waits() const { return waits_; }
 
     // Where deaths are told from now on.
     void watch(int news_descriptor) { news_descriptor_ = news_descriptor; }
@@ -336,7 +307,7 @@ class ParentSignals {
             const std::uint64_t waited = nanoseconds_now() - begun;
             if (!endless && looking && waited >= limit) return timed_out;
             const std::uint64_t rest = endless ? look_around : std::min(look_around, limit - std::min(limit, waited));
-            const OthersMayRun others_may_run(waits_);
+            const OthersMayRun others_may_run;
             const Awaited awaited{heard.number + static_cast<Number>(left), heard.urgent};
             if (!rings_soon(bell, awaited, patience_)) rings_while_parked(bell, awaited, rest);
         }
@@ -388,7 +359,6 @@ class ParentSignals {
     Patience patience_;
     int news_descriptor_;
     bool parent_steps_;
-    std::atomic<bool> waits_{false};
     std::optional<Seats> seats_;  // if there is a core for everybody
     std::vector<Core> cores_;     // on which each has worked, the parent first
     Desk* moving_ = nullptr;      // of the worker that has been asked to move
@@ -413,7 +383,7 @@ class WorkerSignals {
             await_call();
             if (call_.verb != step_verb) return nb::int_(call_.verb);
             if (call_.block >= nb::len(steps)) throw std::out_of_range("no such block");
-            Owned infos = own(PyObject_CallNoArgs(PyList_GET_ITEM(steps.ptr(), call_.block)));
+            Owned infos = own(call(PyList_GET_ITEM(steps.ptr(), call_.block)));
             if (!infos.is_valid()) nb::raise_python_error();
             if (!PyList_CheckExact(infos.ptr()) || PyList_GET_SIZE(infos.ptr()) != 0) return infos;
             answer(plain_outcome);
@@ -461,7 +431,7 @@ class WorkerSignals {
         const Awaited awaited{taken_ + 1, desk.calls.urgent.load(std::memory_order_relaxed)};
         while (!has_rung(desk.calls, awaited)) {
             {
-                const OthersMayRun others_may_run(waits_);
+                const OthersMayRun others_may_run;
                 if (rings_soon(desk.calls, awaited, patience_)) break;
                 // For as long as it takes: if the parent dies, so do we.
                 if (rings_while_parked(desk.calls, awaited, 3'600'000'000'000)) break;
@@ -479,7 +449,6 @@ class WorkerSignals {
     std::size_t worker_;
     Patience patience_;
     bool open_ = false;
-    std::atomic<bool> waits_{false};
     Call call_{};
     Number taken_ = 0;  // calls so far
     std::uint64_t called_ = 0, free_since_ = 0;

@@ -29,7 +29,7 @@ struct Method {
         PyObject* arguments[] = {self, argument};
         PyObject* const* first = self ? arguments : arguments + 1;
         const std::size_t count = (self ? 1 : 0) + (argument ? 1 : 0);
-        return (python ? python : PyObject_Vectorcall)(function, first, count, nullptr);
+        return enter_python([&] { return (python ? python : PyObject_Vectorcall)(function, first, count, nullptr); });
     }
 };
 
@@ -61,7 +61,9 @@ class StepLoop {
         progress_ = column<npy_int64>(holder.hold(run.attr("progress")), NPY_INT64, 1);
         nb::object mode = nb::module_::import_("gymnasium.vector").attr("AutoresetMode");
         same_step_ = run.attr("mode").is(mode.attr("SAME_STEP"));
-        nb::module_ results = nb::module_::import_("shoal._core._results");
+        nb::module_ shared = nb::module_::import_("shoal._core.run"), results = nb::module_::import_("shoal._core._results");
+        deepest_ = nb::cast<npy_intp>(shared.attr("DEEPEST"));
+        too_deep_ = holder.hold(shared.attr("too_deep"));
         five_ = holder.hold(results.attr("five"));
         number_ = holder.hold(results.attr("number"));
         checked_ = holder.hold(results.attr("checked"));
@@ -133,8 +135,7 @@ class StepLoop {
         if (!ended || !same_step_) return keep_info(row, info, infos);
 
         Owned number = own(PyLong_FromSsize_t(row));
-        PyObject* arguments[] = {run_, number.ptr(), obs, info};
-        Owned last = own(number.is_valid() ? PyObject_Vectorcall(final_, arguments, 4, nullptr) : nullptr);
+        Owned last = own(number.is_valid() ? call(final_, run_, number.ptr(), obs, info) : nullptr);
         return last.is_valid() && append(row, last.ptr(), infos) && begin_episode(row, infos, verb);
     }
 
@@ -162,7 +163,7 @@ class StepLoop {
     PyObject* five(PyObject* result) const {
         if (!PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != 4 ||
             !PyDict_CheckExact(PyTuple_GET_ITEM(result, 3)))
-            return PyObject_CallOneArg(five_, result);
+            return call(five_, result);
         PyObject* info = PyTuple_GET_ITEM(result, 3);
         const int done = is_true(PyTuple_GET_ITEM(result, 2), "done");
         if (done < 0) return nullptr;
@@ -170,7 +171,7 @@ class StepLoop {
         if (done) {
             PyObject* limit = PyDict_GetItemWithError(info, time_limit_);
             if (!limit && PyErr_Occurred()) return nullptr;
-            truncated = limit ? PyObject_IsTrue(limit) : 0;
+            truncated = limit ? truth_of(limit) : 0;
             if (truncated < 0) return nullptr;
         }
         return PyTuple_Pack(5, PyTuple_GET_ITEM(result, 0), PyTuple_GET_ITEM(result, 1),
@@ -187,7 +188,7 @@ class StepLoop {
             if (*number != -1.0 || !PyErr_Occurred()) return true;
             PyErr_Clear();
         }
-        Owned made = own(PyObject_CallOneArg(number_, reward));
+        Owned made = own(call(number_, reward));
         if (!made.is_valid()) return false;
         *number = PyFloat_AsDouble(made.ptr());
         return *number != -1.0 || !PyErr_Occurred();
@@ -196,33 +197,35 @@ class StepLoop {
     int is_true(PyObject* flag, const char* name) const {
         if (flag == Py_False) return 0;
         if (flag == Py_True) return 1;
-        const int set = PyObject_IsTrue(flag);
+        const int set = truth_of(flag);
         if (set >= 0 || !PyErr_ExceptionMatches(PyExc_Exception)) return set;
         PyErr_Clear();
         Owned text = own(PyUnicode_FromString(name));
-        PyObject* arguments[] = {flag, text.ptr()};
-        Owned made = own(text.is_valid() ? PyObject_Vectorcall(flag_, arguments, 2, nullptr) : nullptr);
+        Owned made = own(text.is_valid() ? call(flag_, flag, text.ptr()) : nullptr);
         return made.is_valid() ? made.ptr() == Py_True : -1;
+    }
+    static int truth_of(PyObject* value) {
+        return enter_python([value] { return PyObject_IsTrue(value); });
     }
 
     bool keep_info(npy_intp row, PyObject* info, PyObject* infos) const {
-        Owned dict = PyDict_CheckExact(info) ? nb::borrow(info) : own(PyObject_CallOneArg(checked_, info));
+        Owned dict = PyDict_CheckExact(info) ? nb::borrow(info) : own(call(checked_, info));
         if (!dict.is_valid()) return false;
         if (PyDict_GET_SIZE(dict.ptr()) == 0) return true;
-        Owned copy = own(kept(dict.ptr()));
+        Owned copy = own(kept(dict.ptr(), 1));
         return copy.is_valid() && append(row, copy.ptr(), infos);
     }
 
     // A copy of dicts and arrays, because the infos are looked at when all envs have stepped, and envs may share
     // an info, or write into it again.
-    static PyObject* kept(PyObject* value) {
+    PyObject* kept(PyObject* value, npy_intp depth) const {
         if (PyArray_Check(value)) return PyArray_NewCopy(reinterpret_cast<PyArrayObject*>(value), NPY_KEEPORDER);
-        if (!PyDict_Check(value)) return Py_NewRef(value);
+        if (depth > deepest_) return call(too_deep_);
         Owned copy = own(PyDict_Copy(value));
         PyObject *key = nullptr, *part = nullptr;
         for (Py_ssize_t at = 0; copy.is_valid() && PyDict_Next(value, &at, &key, &part);) {
             if (!PyDict_Check(part) && !PyArray_Check(part)) continue;
-            Owned own_part = own(kept(part));
+            Owned own_part = own(kept(part, depth + 1));
             if (!own_part.is_valid() || PyDict_SetItem(copy.ptr(), key, own_part.ptr()) < 0) return nullptr;
         }
         return copy.release().ptr();
@@ -238,7 +241,10 @@ class StepLoop {
     [[noreturn]] void fail(npy_intp row, const char* verb) const {
         nb::python_error raised;  // takes the error that is set
         if (PyErr_GivenExceptionMatches(raised.value().ptr(), PyExc_Exception)) {  // not Ctrl-C
-            nb::object error = nb::handle(to_raise_)(raised.value(), first_env_ + row, verb);
+            const nb::int_ env(first_env_ + row);
+            const nb::str name(verb);
+            Owned error = own(call(to_raise_, raised.value().ptr(), env.ptr(), name.ptr()));
+            if (!error.is_valid()) nb::raise_python_error();
             if (!error.is(raised.value())) {
                 PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
                 nb::raise_python_error();
@@ -252,12 +258,12 @@ class StepLoop {
     npy_intp count_;
     ActionReader actions_;
     std::vector<Method> steps_, restarts_;
-    npy_intp first_env_ = 0;
+    npy_intp first_env_ = 0, deepest_ = 0;
     bool same_step_ = false;
     double *rewards_, *returns_;
     npy_int64 *lengths_, *progress_;
     npy_bool *terminations_, *truncations_, *mask_, *resets_, *beginning_;
-    PyObject *five_, *number_, *flag_, *checked_, *final_, *to_raise_, *time_limit_;
+    PyObject *five_, *number_, *flag_, *checked_, *final_, *too_deep_, *to_raise_, *time_limit_;
 };
 
 }  // namespace shoal

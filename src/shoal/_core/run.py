@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -44,10 +44,27 @@ class Run:
         return replace(self, arena=rows, first_env=self.first_env + first)
 
 
-def keep(info: Any) -> Any:
-    """A copy of an info and its arrays, which an env may share with others or write into again."""
+DEEPEST = 200
+"""Dicts inside each other in an info. Each level takes some stack, here and where infos are merged."""
+
+
+def too_deep() -> NoReturn:
+    """Refuse an info that has no end, or nearly none."""
+    raise RecursionError(
+        f"info: expected at most {DEEPEST} dicts inside each other, got more: does it contain itself?"
+    )
+
+
+def keep(info: Any, depth: int = 1) -> Any:
+    """A copy of an info and its arrays, which an env may share with others or write into again.
+
+    Raises:
+        RecursionError: If it contains itself, or is as deep as if it did.
+    """
     if isinstance(info, dict):
-        return {key: keep(value) for key, value in info.items()}
+        if depth > DEEPEST:
+            too_deep()
+        return {key: keep(value, depth + 1) for key, value in info.items()}
     return info.copy() if isinstance(info, np.ndarray) else info
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from shoal._core.run import Infos
 from shoal.batch import Batch
 from shoal.errors import ArgumentError, ArgumentTypeError, EnvsElsewhere, MissingExtra
-from shoal.vector.base import PENDING, READY, VectorEnv
+from shoal.vector.base import READY, VectorEnv
 from shoal.vector.making import make
 from shoal.vector.native import Native
 from shoal.vector.serial import Serial
@@ -183,12 +183,7 @@ class ShoalVecEnv(VecEnv):
         Taken before the batch is made: to merge it into arrays and to take these apart again would last
         longer than to step some envs.
         """
-        vec, said = self._vec, []
-        if vec._state is PENDING:
-            vec._transitions.resume()
-            said = vec._move(vec._finish, PENDING) if vec._arrived is None else vec._arrived
-            vec._arrived = []
-        return vec.recv(), said
+        return self._vec._recv_apart()
 
     def _kept(self, batch: Batch) -> Any:
         return batch.obs if self._vec.copy else deepcopy(batch.obs)

@@ -22,6 +22,7 @@ from shoal.vector._flow import Flow
 from shoal.vector._hand import Hand
 from shoal.vector._hands import Hands
 from shoal.vector._plan import Part
+from shoal.vector._turns import verb
 from shoal.vector.base import FAILED, READY, VectorEnv
 from shoal.vector.statistics import Meter
 
@@ -120,6 +121,7 @@ class AsyncVerbs(VectorEnv):
             )
         return [block for hand in self._flow.hands if wanted & set(hand) for block in hand]
 
+    @verb
     def send(self, actions: Any, env_ids: NDArray[np.int64] | None = None) -> None:
         """Begin a step of the envs that were received.
 
@@ -133,7 +135,9 @@ class AsyncVerbs(VectorEnv):
             NothingPending: If no batch is in hand.
             EpisodeOver: Under DISABLED, if an env's episode is over; no env has moved.
         """
-        self._check_still("send")
+        self._send(actions, env_ids)
+
+    def _send(self, actions: Any, env_ids: NDArray[np.int64] | None) -> None:
         if self._state is not READY:
             raise ResetNeeded(self._failed_before)
         hand = self._hand_of(env_ids)
@@ -142,7 +146,9 @@ class AsyncVerbs(VectorEnv):
         if acting < len(hand.arena) and self.autoreset_mode is AutoresetMode.DISABLED:
             self._refuse_finished(hand.arena.mask, hand.env_ids)
         self._pending = "step"
-        self._move(lambda: self._begin_steps(hand), READY)
+        self._state = FAILED  # as long as they move
+        self._begin_steps(hand)
+        self._state = READY
         self._meter.leave()
 
     def _hand_of(self, env_ids: NDArray[np.int64] | None) -> Hand:
@@ -195,13 +201,13 @@ class AsyncVerbs(VectorEnv):
         if self._hand is not None and not in_hand.issuperset(self._hand.blocks):
             self._hand = None
 
+    @verb
     def recv(self) -> Batch:
         """Receive a batch: the next in turn ("fifo"), or whichever envs have finished first ("ready").
 
         Raises:
             NothingPending: If fewer envs are under way than a batch has.
         """
-        self._check_still("recv")
         if self._state is FAILED:
             raise ResetNeeded(self._failed_before)
         if len(self._flow.sent) < self._flow.per_batch:
@@ -212,7 +218,9 @@ class AsyncVerbs(VectorEnv):
                 f"a batch has {wanted} envs, and only {envs} are under way: {first} first", "recv"
             )
         self._meter.enter()
-        batch, episodes = self._move(self._next_batch, READY)
+        self._state = FAILED  # until the batch is complete
+        batch, episodes = self._next_batch()
+        self._state = READY
         self._meter.leave(len(batch.resets) - count_true(batch.resets), episodes)
         return batch
 
@@ -233,9 +241,9 @@ class AsyncVerbs(VectorEnv):
             raise NothingPending("no batch is in hand: call recv() first", "mask")
         return self._hand.arena.mask.copy()
 
-    def snapshot(self) -> dict[str, Any]:
+    def _snapshot(self) -> dict[str, Any]:
         """All envs and rows as they are once what is under way is there; it stays to be received."""
-        taken = super().snapshot()
+        taken = super()._snapshot()
         taken["flow"] = {
             **self._flow.state(),
             "verbs": list(self._verbs),

@@ -198,7 +198,6 @@ class AsyncMultiprocessing(AsyncVerbs, Multiprocessing):
 
     def _ask(self, verb: str, question: Callable[[], Result]) -> Result:
         """As ever, once all that is under way is there. It stays to be received."""
-        self._check_still(verb)
         if self._flow.sent and self._state is READY:
             self._move(self._drain, READY)
         return super()._ask(verb, question)
@@ -210,9 +209,8 @@ class AsyncMultiprocessing(AsyncVerbs, Multiprocessing):
             pass
         self._take_arrived()
 
-    def snapshot(self) -> dict[str, Any]:
-        """All envs and rows as they are once what is under way is there; it stays to be received."""
-        taken = super().snapshot()
+    def _snapshot(self) -> dict[str, Any]:
+        taken = super()._snapshot()
         taken["flow"]["heard"] = dict(self._pool.heard)
         taken["flow"]["bereft"] = set() if self._restarts is None else set(self._restarts.bereft)
         return taken

@@ -30,6 +30,7 @@ from shoal.buffers import SharedMemory
 from shoal.emulation import Creator
 from shoal.errors import (
     ArgumentTypeError,
+    Closed,
     EnvError,
     SpaceMismatch,
     WorkerDied,
@@ -68,6 +69,7 @@ class Crew:
         lost: Workers that must be replaced before they can be called again.
         torn: Workers whose message was being read; if it still is, that was interrupted.
         reset_verb: What a user calls to start a lost worker anew.
+        ended: Whether `end` has been called.
     """
 
     signals: ParentSignals
@@ -93,6 +95,7 @@ class Crew:
         self.lost: set[int] = set()
         self.torn: set[int] = set()
         self.reset_verb = "reset"
+        self.ended = False
         self._mails: dict[int, Mail] = {}
         self._tokens: dict[int, int] = {}  # of those whose death has not been told: their worker
         self._started = 0
@@ -118,6 +121,9 @@ class Crew:
             self._mails[worker] = self._channel.start(self._started)
         except (Gone, Late):
             raise WorkerError("the process that starts workers does not answer: make a new vec") from None
+        if self.ended:  # by a signal handler, say, that has not seen this one
+            self.end(at_once=True)
+        self.refuse_if_ended()
         world = None if self._forks else _world(self._specs)
         self._tell(worker, (worker, self._units[worker], world, self._pickled[worker]), deadline)
 
@@ -158,6 +164,7 @@ class Crew:
             worker: Which.
             due: The seeds of its envs' first resets, unless told otherwise then, by block.
         """
+        self.refuse_if_ended()
         self.kill(worker)
         deadline = Deadline(self._timeout)
         self._mails[worker].hang_up()
@@ -354,8 +361,18 @@ class Crew:
         """Whether this is the process that made the crew, and not a fork of it."""
         return os.getpid() == self._owner
 
+    def refuse_if_ended(self) -> None:
+        """Let a verb that was under way when the vec was closed go no further.
+
+        Raises:
+            Closed: If `end` has been called.
+        """
+        if self.ended:
+            raise Closed("the vec was closed while its envs were moving")
+
     def end(self, *, at_once: bool = False) -> None:
         """End every worker: by itself, if it can and if there is time. May be called again."""
+        self.ended = True  # first: the verb that this interrupts must not mistake what it finds
         if self.is_ours():
             for mail in self._mails.values():
                 mail.hang_up()  # those that are still being set up close their envs then
@@ -364,7 +381,7 @@ class Crew:
                 while set(self._tokens.values()) - (self.lost if self._shares else set()):
                     self._read_death(deadline)
             for worker in set(self._tokens.values()):
-                self.kill(worker)
+                self.kill(worker, GRACE if at_once else CLOSING)
         for mail in self._mails.values():
             mail.close()
         self._channel.close()

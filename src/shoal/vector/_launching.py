@@ -206,3 +206,11 @@ class _Executed:
 # By the process they belong to: a fork of it must not use them, nor lose its references to them.
 _launchers: dict[tuple[int, str], _Executed] = {}
 _lock = threading.Lock()
+
+
+def _forget_the_lock() -> None:
+    global _lock
+    _lock = threading.Lock()  # the other one may be held by a thread that has not followed into this process
+
+
+os.register_at_fork(after_in_child=_forget_the_lock)

@@ -96,11 +96,10 @@ class AsyncNative(AsyncVerbs, Native):
         self._let_go()
         self._submit(blocks, "reset")
 
-    def send(self, actions: Any, env_ids: NDArray[np.int64] | None = None) -> None:
-        """Begin a step of the envs that were received: see `shoal.Multiprocessing`."""
+    def _send(self, actions: Any, env_ids: NDArray[np.int64] | None) -> None:
         if self._flow.hands:
             self._refuse_never_reset()
-        super().send(actions, env_ids)
+        AsyncVerbs._send(self, actions, env_ids)
 
     def _begin_steps(self, hand: Hand) -> None:
         self._check_owner()
@@ -171,24 +170,17 @@ class AsyncNative(AsyncVerbs, Native):
 
     def _ask(self, verb: str, question: Callable[[], Result]) -> Result:
         """As ever, once all that is under way is there. It stays to be received."""
-        self._check_still(verb)
         if self._state is READY:
             self._move(self._drain, READY)
         return super()._ask(verb, question)
 
-    def snapshot(self, env_ids: Sequence[int] | None = None) -> dict[str, Any]:
-        """See `shoal.Native.snapshot`. What is under way is waited for, and stays to be received."""
-        if env_ids is None:
-            return super().snapshot()
-        self._check_still("snapshot")
-        self._move(self._drain, self._state)
-        return Native.snapshot(self, env_ids)
+    def _snapshot_some(self, env_ids: Sequence[int]) -> dict[str, Any]:
+        self._move(self._drain, self._state)  # what is there stays to be received
+        return super()._snapshot_some(env_ids)
 
-    def restore(self, snapshot: Any, env_ids: Sequence[int] | None = None) -> None:
-        """Go back to a snapshot: see `shoal.Native.restore`."""
-        self._check_still("restore")
+    def _restore(self, snapshot: Any, env_ids: Sequence[int] | None = None) -> None:
         self._move(self._drain, self._state)
-        super().restore(snapshot, env_ids)
+        super()._restore(snapshot, env_ids)
         for hand in self._held:
             self._hands.gather(hand)
 

@@ -13,6 +13,7 @@ from shoal.native.bodies import STEP_SAME
 from shoal.native.columns import Columns
 from shoal.native.fingerprint import text_of
 from shoal.native.spec import Spec
+from shoal.vector._turns import verb
 from shoal.vector.base import VectorEnv
 
 
@@ -25,22 +26,21 @@ class NativeSnapshots(VectorEnv):
     _seeds_given: list[int | None]
     _quick: bool
 
-    def _check_owner(self) -> None:
-        raise NotImplementedError
-
     @property
     def _own_columns(self) -> tuple[str, ...]:
         finals = ("finals",) if self._step_verb == STEP_SAME else ()
         return ("states", "rngs", "elapsed", "finished", *finals)
 
+    @verb
     def snapshot(self, env_ids: Sequence[int] | None = None) -> dict[str, Any]:
         """All envs, or some, exactly as they are now, in a form that can be pickled.
 
         Args:
             env_ids: Which; by default all.
         """
-        if env_ids is None:
-            return super().snapshot()
+        return self._snapshot() if env_ids is None else self._snapshot_some(env_ids)
+
+    def _snapshot_some(self, env_ids: Sequence[int]) -> dict[str, Any]:
         self._check_idle("snapshot")
         self._check_owner()
         envs, rows = self._places(env_ids)
@@ -55,6 +55,7 @@ class NativeSnapshots(VectorEnv):
             "rows": arena,
         }
 
+    @verb
     def restore(self, snapshot: Any, env_ids: Sequence[int] | None = None) -> None:
         """Go back to a snapshot.
 
@@ -66,11 +67,14 @@ class NativeSnapshots(VectorEnv):
         Raises:
             SnapshotError: If it is of another shape.
         """
+        self._restore(snapshot, env_ids)
+
+    def _restore(self, snapshot: Any, env_ids: Sequence[int] | None = None) -> None:
         if not isinstance(snapshot, dict) or "some" not in snapshot:
             if env_ids is not None:
                 raise SnapshotError("env_ids: expected None, because the snapshot is of all envs")
             self._check_count(snapshot)
-            super().restore(snapshot)
+            super()._restore(snapshot)
             return
         self._check_idle("restore")
         self._check_owner()

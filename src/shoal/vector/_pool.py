@@ -19,7 +19,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from shoal.errors import Closed, EnvError, ResetNeeded, WorkerDied, WorkerError, WorkerTimeout
+from shoal.errors import EnvError, ResetNeeded, WorkerDied, WorkerError, WorkerTimeout
 from shoal.vector._crew import CLOSING, GRACE, Crew
 from shoal.vector._mail import Deadline, Gone, Late
 from shoal.vector._objects import Told
@@ -77,7 +77,6 @@ class Pool:
         self.heard: dict[int, Any] = {}
         self.failures: Failures = {}
         self.interruption = Interruption()
-        self._closed = False
 
     def requests(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[bytes]:
         """Requests, pickled before anybody is asked: this may raise."""
@@ -174,8 +173,7 @@ class Pool:
     ) -> None:
         deadline = Deadline(limit)
         while True:
-            if self._closed:
-                raise Closed("the vec was closed while its envs were moving")
+            self._crew.refuse_if_ended()
             self._crew.notice_deaths()
             self._hear(deadline)
             for worker in sorted(self._crew.lost):
@@ -289,9 +287,8 @@ class Pool:
             What went wrong in the envs.
         """
         errors: list[Exception] = []
-        if self._crew.is_ours() and not at_once and not self._closed:
+        if self._crew.is_ours() and not at_once and not self._crew.ended:
             errors = self._close_envs()
-        self._closed = True
         self._crew.end(at_once=at_once)
         return errors
 

@@ -176,6 +176,7 @@ class Restarts:
         return self._derived_seeds(self._shares[worker])
 
     def _judge(self, worker: int, error: BaseException) -> None:
+        self._crew.refuse_if_ended()
         share, block = self._shares[worker], self._culprit(worker)
         # Where a call resets before the next one can step, that one lies between two failures in a row.
         between = 1 if share.mode is AutoresetMode.SAME_STEP else 2

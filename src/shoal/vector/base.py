@@ -6,12 +6,14 @@
 This file is the parent's side of that path: the verbs, their order, what they accept and what they return.
 A backend decides only where the envs run: by `_begin_reset`, `_begin_step` and `_finish` (which is not called
 where the infos were there at once), and by the calls that reach into the envs (`_call`, `_set_attr`,
-`_render`, `_freeze`, `_thaw`, `_shut`). `_begin_reset` and `_thaw` drop what is still under way; the former
-may have to reset more envs than it was told, and then adds them to `chosen`.
+`_render`, `_freeze`, `_thaw`, `_interrupt`, `_shut`). `_begin_reset` and `_thaw` drop what is still under
+way; the former may have to reset more envs than it was told, and then adds them to `chosen`.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -30,6 +32,7 @@ from shoal.errors import (
     AlreadyPending,
     ArgumentError,
     ArgumentTypeError,
+    CallError,
     Closed,
     EpisodeOver,
     NothingPending,
@@ -38,6 +41,7 @@ from shoal.errors import (
 )
 from shoal.vector._hand import Hand
 from shoal.vector._slicing import every, interleaved, structure_of
+from shoal.vector._turns import give_back, has_turn_here, holds_turn, verb
 from shoal.vector.arguments import Options, reset_mask_of, seeds_of
 from shoal.vector.infos import merge_infos
 from shoal.vector.spaces import VecSpaces, batch, same_space
@@ -47,17 +51,17 @@ Result = TypeVar("Result")
 
 
 class State(Enum):
-    """Where a vec is between its verbs."""
+    """Where a vec is between its verbs. Only the verb that has the turn writes it."""
 
     READY = "ready"
-    MOVING = "moving"  # inside a backend's verb; an env, or another thread, may call from there
     PENDING = "pending"  # sent, not received
-    FAILED = "failed"  # an env raised, or Ctrl-C came: rows of different moments
-    CLOSED = "closed"
+    FAILED = "failed"  # an env raised, or Ctrl-C came: rows of different moments; also while envs move
 
 
 # By their names in the module: looking a member up in its Enum takes longer than to step a small env.
-READY, MOVING, PENDING, FAILED, CLOSED = State
+READY, PENDING, FAILED = State
+
+PATIENCE = 1.0  # seconds for a verb in another thread to end, once the vec is closed
 
 
 class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
@@ -126,13 +130,19 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         self._unchecked = {"reset", "step"} if options.observation_mode == "same" else set()
         self._never_reset = np.ones(self._total_envs, np.bool_)
         self._clock = EpisodeClock(self.num_rows, self.agents_per_env) if options.episode_stats else None
+        self._pending = "reset"  # the verb that moves the envs, or did so last
         self._arrived: Infos | None = None  # what was begun and is there already
         if (seed := options.seed) is not None:
             if not isinstance(seed, (int, np.integer)):
                 raise ArgumentTypeError(f"seed: expected an integer, got {seed!r}; reset() takes lists")
             self.seed(seed)
             self.action_space.seed(int(seed))
+        self._owner = os.getpid()
         self._state = READY
+        self._moving = False  # whether a verb has the turn
+        self._closed = False  # no verb begins any more
+        self._rest = False  # what is closed is still to be taken apart
+        self._closing = False  # whether `close` is at work, or has done all of it
 
     # -- what a backend provides -----------------------------------------------------------------------
 
@@ -169,11 +179,19 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
     def _thaw(self, state: Any) -> None:
         raise NotImplementedError
 
-    def _shut(self, *, moving: bool) -> list[Exception]:
+    def _interrupt(self) -> None:
+        """Make the verb under way end soon; the vec has just been closed."""
+
+    def _shut(self) -> list[Exception]:
+        """Close the envs, and end what runs them."""
         raise NotImplementedError
+
+    def _check_owner(self) -> None:
+        """Raise if this process cannot use the vec, because it is a fork of the one that made it."""
 
     # -- Gymnasium's verbs -----------------------------------------------------------------------------
 
+    @verb
     def reset(
         self,
         *,
@@ -190,10 +208,11 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         Returns:
             Observations and infos.
         """
-        self.async_reset(seed=seed, options=options)
+        self._begin_anew(seed, options)
         infos, *_ = self._receive()
         return self._observe(), infos
 
+    @holds_turn
     def step(
         self, actions: Any
     ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
@@ -210,19 +229,36 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             ActionError: If an action does not fit; no env has moved.
             EpisodeOver: Under DISABLED, if an env's episode is over; no env has moved.
         """
-        self._send(actions, None)
-        infos, rewards, terminations, truncations = self._receive()
-        return self._observe(), rewards, terminations, truncations, infos
+        taken = True
+        try:  # as `verb` does, without another call
+            taken, self._moving = self._moving, True
+            closed = self._closed
+            if taken or closed:
+                raise self._refusal("step")
+            self._send(actions, None)
+            infos, rewards, terminations, truncations = self._receive()
+            obs = self._observe()
+            self._moving = False
+        except BaseException as error:
+            if not taken:
+                give_back(self, error)
+            raise
+        if self._closed:
+            give_back(self)
+        return obs, rewards, terminations, truncations, infos
 
     # -- Shoal's verbs ---------------------------------------------------------------------------------
 
+    @verb
     def async_reset(
         self,
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
         """Begin what `reset` does; `recv` gives the rows. What was under way before is dropped."""
-        self._check_still("async_reset")
+        self._begin_anew(seed, options)
+
+    def _begin_anew(self, seed: int | Sequence[int | None] | None, options: dict[str, Any] | None) -> None:
         chosen, rest = reset_mask_of(options, self.num_envs, self._stride)
         if self._state is FAILED and not chosen.all():
             raise ResetNeeded(self._failed_before)
@@ -244,6 +280,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
     ) -> None:
         self._arrived = self._move(lambda: self._begin_reset(chosen, seeds, options), PENDING)
 
+    @verb
     def send(self, actions: Any, env_ids: NDArray[np.int64] | None = None) -> None:
         """Begin a step: the first half of `step`.
 
@@ -268,19 +305,33 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             self._refuse_finished(self._mask, self._whole.env_ids)
         self._transitions.begin(acting)
         self._pending = "step"
-        self._arrived = self._move(self._begin_step, PENDING)
+        self._state = FAILED  # as long as they move
+        self._arrived = self._begin_step()
+        self._state = PENDING
 
+    @verb
     def recv(self) -> Batch:
         """Receive the rows of what `send` or `async_reset` began: the second half of `step`."""
-        self._check_still("recv")
+        self._resume()
+        infos, rewards, terminations, truncations = self._receive()
+        return self._whole.batch(rewards, terminations, truncations, infos)
+
+    @verb
+    def _recv_apart(self) -> tuple[Batch, Infos]:
+        """Receive as `recv` does, with the infos of the envs beside the batch, as the envs gave them."""
+        self._resume()
+        said = self._move(self._finish, PENDING) if self._arrived is None else self._arrived
+        self._arrived = []
+        infos, rewards, terminations, truncations = self._receive()
+        return self._whole.batch(rewards, terminations, truncations, infos), said
+
+    def _resume(self) -> None:
         if self._state is FAILED:
             raise ResetNeeded(self._failed_before)
         if self._state is not PENDING:
             problem = "nothing is under way: call async_reset() or send() before recv()"
             raise NothingPending(problem, "recv")
         self._transitions.resume()
-        infos, rewards, terminations, truncations = self._receive()
-        return self._whole.batch(rewards, terminations, truncations, infos)
 
     def seed(self, seed: int | Sequence[int | None]) -> None:
         """Seed the next reset, unless it is given a seed of its own."""
@@ -330,6 +381,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
 
     # -- access to the envs ----------------------------------------------------------------------------
 
+    @verb
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of every env, or read an attribute; one result per env."""
         return self._per_env(self._ask("call", lambda: self._call(name, args, kwargs)))
@@ -338,6 +390,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         """An attribute of every env, wrappers included."""
         return self.call(name)
 
+    @verb
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of every env: a list or tuple gives each its own value."""
         self._check_idle("set_attr")
@@ -347,6 +400,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             raise ArgumentError(f"values: expected one for each of {self.num_envs} envs, got {len(values)}")
         self._ask("set_attr", lambda: self._set_attr(name, values[:: self._stride]))
 
+    @verb
     def render(self) -> tuple[Any, ...]:
         """The frames of all envs."""
         return self._per_env(self._ask("render", self._render))
@@ -366,6 +420,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
 
     # -- snapshots -------------------------------------------------------------------------------------
 
+    @verb
     def snapshot(self) -> dict[str, Any]:
         """All envs and rows as they are now, in a form that can be pickled.
 
@@ -374,6 +429,9 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         Raises:
             SnapshotError: If an env cannot be pickled.
         """
+        return self._snapshot()
+
+    def _snapshot(self) -> dict[str, Any]:
         self._check_idle("snapshot")
         if self._state is FAILED:
             raise ResetNeeded(self._failed_before)
@@ -386,13 +444,16 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             "clock": None if self._clock is None else self._clock.state(),
         }
 
+    @verb
     def restore(self, snapshot: Any) -> None:
         """Go back to a snapshot of this vec, or of one made the same way.
 
         Raises:
             SnapshotError: If it is of another shape.
         """
-        self._check_still("restore")
+        self._restore(snapshot)
+
+    def _restore(self, snapshot: Any) -> None:
         if not isinstance(snapshot, dict) or "kind" not in snapshot:
             raise SnapshotError("expected what snapshot() returned, got something else")
         for name, ours in self._kind().items():
@@ -427,19 +488,47 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
     # -- the end ---------------------------------------------------------------------------------------
 
     def close(self, **kwargs: Any) -> None:
-        """Close every env and release everything. May be called twice and in any state."""
-        state = self.__dict__.get("_state", CLOSED)
-        if state is CLOSED:
+        """Close every env and release everything. May be called twice and in any state.
+
+        A verb that is under way raises `Closed`: one of another thread, or one of this thread that a signal
+        handler or an env interrupts by this call. Envs in this process are closed when that verb ends.
+        """
+        if "_closing" not in self.__dict__:  # it could not be made
             return
-        self._state = CLOSED
+        working = True
         try:
-            errors = self._shut(moving=state is MOVING)
+            working, self._closing = self._closing, True
+            if working or self.closed:
+                return
+            self._rest = True
+            moving, self._closed = self._moving, True
+            if moving and os.getpid() == self._owner:
+                self._interrupt()
+                if not has_turn_here(self):
+                    self._await_closed()
+                return
+            errors = self._close_rest()
         except BaseException:  # Ctrl-C, say: another close() goes on with it
-            self._state = FAILED
+            if not working:
+                self._closing = False
             raise
-        self.closed = True
         if errors:
             raise errors[0]
+
+    def _close_rest(self) -> list[Exception]:
+        """Close all that is left: by `close`, or by the verb that it found under way."""
+        rest, self._rest = self._rest, False
+        if not rest:
+            return []
+        errors = self._shut()
+        self.closed = True
+        return errors
+
+    def _await_closed(self) -> None:
+        """Give the verb of another thread a moment to end and to close the rest. It may do so later."""
+        end = time.monotonic() + PATIENCE
+        while not self.closed and time.monotonic() < end:
+            time.sleep(0.0005)
 
     def close_extras(self, **kwargs: Any) -> None:
         """What Gymnasium's wrappers call; the same as `close`."""
@@ -462,42 +551,33 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
 
     def _move(self, verb: Callable[[], Result], then: State) -> Result:
         """Let the backend move the envs. The vec is in the state `then` afterwards, or has failed."""
-        self._state = MOVING
-        try:
-            result = verb()
-        except BaseException:
-            if self._state is MOVING:
-                self._state = FAILED
-            raise
-        if self._state is not MOVING:
-            raise Closed("the vec was closed while its envs were moving")
+        self._state = FAILED
+        result = verb()
         self._state = then
         return result
 
     def _ask(self, verb: str, question: Callable[[], Result]) -> Result:
         """Let the backend reach into the envs. Whatever they answer, the vec is then as it was."""
         self._check_idle(verb)
-        before, self._state, self._pending = self._state, MOVING, verb
+        before, self._state, self._pending = self._state, FAILED, verb
         try:
-            return question()
-        except BaseException as error:
-            if not isinstance(error, Exception):
-                before = FAILED  # interrupted, so that nobody knows who was reached
+            result = question()
+        except Exception:  # not Ctrl-C, after which it is not known which envs were reached
+            self._state = before
             raise
-        finally:
-            if self._state is MOVING:
-                self._state = before
+        self._state = before
+        return result
 
     def _receive(
         self,
     ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
         """Wait for what is under way: infos, rewards, terminations and truncations, to be kept."""
-        pairs = self._arrived
-        if pairs is None:
-            pairs = self._move(self._finish, READY)
-        else:
-            self._arrived, self._state = None, READY
-        return self._written(self._whole, pairs, self._pending)[:4]
+        infos = self._arrived
+        if infos is None:
+            self._state = FAILED  # as long as they move
+            infos = self._finish()
+        self._arrived, self._state = None, READY
+        return self._written(self._whole, infos, self._pending)[:4]
 
     def _written(
         self, hand: Hand, pairs: Infos, verb: str
@@ -529,17 +609,17 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             )
 
     def _check_open(self) -> None:
-        if self._state is CLOSED:
+        if self._closed:
             raise Closed("the vec has been closed: make a new one")
 
-    def _check_still(self, verb: str) -> None:
+    def _refusal(self, verb: str) -> CallError:
+        """The error of a verb that has not got the turn."""
         self._check_open()
-        if self._state is MOVING:
-            problem = f"the envs are moving: {verb}() was called by an env, or by another thread"
-            raise AlreadyPending(f"{problem}. Call it when their {self._pending} is over.", verb)
+        self._check_owner()
+        problem = f"the envs are moving: {verb}() was called by an env, or by another thread"
+        return AlreadyPending(f"{problem}. Call it when their {self._pending} is over.", verb)
 
     def _check_idle(self, verb: str) -> None:
-        self._check_still(verb)
         if self._state is PENDING:
             problem = f"a {self._pending} is under way: call recv() before {verb}()"
             raise AlreadyPending(problem, self._pending)

@@ -6,7 +6,6 @@ import atexit
 import math
 import os
 import sys
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -148,7 +147,7 @@ class Multiprocessing(VectorEnv):
         restarts = _check_faults(timeout, on_error, parent_steps)
         plan = batching.plan(num_workers, envs_per_worker, usable_cores())
         self.env_fns, self.num_workers, self.parent_steps = batching.creators, plan.num_workers, parent_steps
-        self._order, self._timeout, self._owner = order, timeout, os.getpid()
+        self._order, self._timeout = order, timeout
         with ExitStack() as undo:  # unless all of it works
             self._units = build_envs(self.env_fns[: plan.own])
             undo.callback(close_all, self._units)
@@ -286,6 +285,7 @@ class Multiprocessing(VectorEnv):
         self._crew.notice_deaths()
         dropped = self._pool.finish_calls()
         self._pool.drop(range(len(self._parts)))
+        self._crew.refuse_if_ended()
         if unheard:  # else it has been told, or interrupted
             for error in dropped:
                 warn_caller(f"dropped by {verb}(): {summary_of(error)}")
@@ -379,16 +379,13 @@ class Multiprocessing(VectorEnv):
 
     # -- the end ---------------------------------------------------------------------------------------
 
-    def _shut(self, *, moving: bool) -> list[Exception]:
-        # In the middle of a call, from a signal handler or another thread, there is nobody to talk to.
-        errors = self._pool.close(at_once=moving)
-        if os.getpid() != self._owner:
-            return []
-        # A thread that still waits needs a moment to find out, also if Python is about to end.
-        end = time.monotonic() + 1.0
-        while self._signals.waits() and time.monotonic() < end:
-            time.sleep(0.001)
-        return errors + close_all(self._units)
+    def _interrupt(self) -> None:
+        # The verb has the lines to the workers, so that nothing can be said to them.
+        self._pool.close(at_once=True)
+
+    def _shut(self) -> list[Exception]:
+        errors = self._pool.close()
+        return errors + close_all(self._units) if os.getpid() == self._owner else []
 
     def stats(self) -> dict[str, Any]:
         """Counts and times since the vec was made; see `shoal.vector.statistics`."""

@@ -38,8 +38,9 @@ from shoal.vector._batching import Batching, is_async
 from shoal.vector._cores import patience_with, usable_cores
 from shoal.vector._native_creators import spec_of
 from shoal.vector._native_snapshots import NativeSnapshots
+from shoal.vector._turns import holds_turn
 from shoal.vector.arguments import Options, autoreset
-from shoal.vector.base import CLOSED, FAILED, MOVING, READY
+from shoal.vector.base import FAILED, READY
 from shoal.vector.spaces import UnitFacts, combine
 from shoal.vector.statistics import report
 
@@ -164,7 +165,7 @@ class Native(NativeSnapshots):
         described = combine([facts], "same", resetting, objects=False)
         arena = Arena.allocate(count * spec.agents, described.observation, described.action)
         self._columns = Columns(spec, arena, count, finals=resetting is AutoresetMode.SAME_STEP)
-        self._step_verb, self.debug, self._owner = VERBS[resetting], debug, os.getpid()
+        self._step_verb, self.debug = VERBS[resetting], debug
         self.check = not debug and (check or os.environ.get("SHOAL_NATIVE_CHECK", "") not in ("", "0"))
         self._replay = Replay(spec, self._columns) if self.check else None
         self.num_workers = 1 if debug else _threads(num_workers)
@@ -232,21 +233,22 @@ class Native(NativeSnapshots):
 
     # -- the verbs -------------------------------------------------------------------------------------
 
+    @holds_turn
     def step(
         self, actions: Any
     ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """Step every env with its action: see `shoal.VectorEnv.step`."""
-        if self._quick and self._state is READY:
-            self._state = MOVING
+        if self._quick and self._state is READY and not self._moving:
             try:
+                self._moving = True  # no other thread has come between: there was no call (see `verb`)
                 result = self._loop.step(actions)
+                if result is False:
+                    self._state = FAILED
             finally:
-                if self._state is MOVING:
-                    self._state = READY
-            if result:
+                self._moving = False
+            if result and self._quick:  # else the vec was closed meanwhile
                 return result  # type: ignore[no-any-return]
             if result is False:
-                self._state = FAILED
                 raise self._raised_inside()
         return super().step(actions)
 
@@ -296,7 +298,7 @@ class Native(NativeSnapshots):
         super()._send(actions, env_ids)
 
     def _refuse_never_reset(self) -> None:
-        if self._never_reset.any() and self._state is not CLOSED:
+        if self._never_reset.any():
             raise ResetNeeded(
                 f"compiled envs have no state before their first reset: call {self._reset_verb}() first"
             )
@@ -427,7 +429,11 @@ class Native(NativeSnapshots):
 
     # -- the end ---------------------------------------------------------------------------------------
 
-    def _shut(self, *, moving: bool) -> list[Exception]:
+    def _interrupt(self) -> None:
+        self._quick = False  # the long way says that it is closed
+
+    def _shut(self) -> list[Exception]:
+        self._quick = False
         while os.getpid() == self._owner:
             try:
                 self._end_threads()

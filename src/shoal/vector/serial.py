@@ -110,5 +110,5 @@ class Serial(VectorEnv):
         self._block.restore(state)
         self._begin_step = self._block.step
 
-    def _shut(self, *, moving: bool) -> list[Exception]:
+    def _shut(self) -> list[Exception]:
         return self._block.close()
