@@ -233,17 +233,14 @@ class StepLoop {
         return pair.is_valid() && PyList_Append(infos, pair.ptr()) == 0;
     }
 
-    // An env's exception goes on as it is, with a note which env it was; a misfit becomes an error of ours.
+    // An env's exception goes on as it is, with a note which env it was; a misfit, or what would end this process,
+    // becomes an error of ours.
     [[noreturn]] void fail(npy_intp row, const char* verb) const {
         nb::python_error raised;  // takes the error that is set
-        if (PyErr_GivenExceptionMatches(raised.value().ptr(), PyExc_Exception)) {  // not Ctrl-C
-            nb::object error = nb::handle(to_raise_)(raised.value(), first_env_ + row, verb);
-            if (!error.is(raised.value())) {
-                PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
-                nb::raise_python_error();
-            }
-        }
-        throw raised;
+        nb::object error = nb::handle(to_raise_)(raised.value(), first_env_ + row, verb);
+        if (error.is(raised.value())) throw raised;
+        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+        nb::raise_python_error();
     }
 
     PyObject* run_;
