@@ -10,6 +10,8 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from typing import Any, Self, cast
 
 import numpy as np
@@ -17,6 +19,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal import _core
+from shoal._core._faults import summary_of
 from shoal._core.run import Infos, Run
 from shoal.buffers import Arena, SharedMemory
 from shoal.errors import ArgumentError, CoreNeeded, WorkerError
@@ -24,7 +27,6 @@ from shoal.vector._batching import Batching, is_async
 from shoal.vector._cores import patience_with, usable_cores
 from shoal.vector._launching import check_start_method
 from shoal.vector._plan import Plan
-from shoal.vector._remote_errors import summary_of
 from shoal.vector._warning import warn_caller
 from shoal.vector.arguments import Options, autoreset
 from shoal.vector.base import VectorEnv
@@ -364,6 +366,8 @@ class Multiprocessing(VectorEnv):
     # -- the end ---------------------------------------------------------------------------------------
 
     def _shut(self, *, moving: bool) -> list[Exception]:
+        if "_signals" not in vars(self):  # an earlier close() was interrupted after its last line
+            return []
         # In the middle of a call, from a signal handler or another thread, there is nobody to talk to.
         errors = self._pool.close(at_once=moving)
         if os.getpid() != self._owner:
@@ -372,7 +376,22 @@ class Multiprocessing(VectorEnv):
         end = time.monotonic() + 1.0
         while self._signals.waits() and time.monotonic() < end:
             time.sleep(0.001)
-        return errors + close_all(self._units)
+        errors += close_all(self._units)
+        if not moving:  # else a thread may still be on its way out of the rows
+            self._give_memory_back()
+        return errors
+
+    def _give_memory_back(self) -> None:
+        """Drop all references to the shared memory; views that the user holds still keep it."""
+        self.stats = partial(dict, self.stats())  # type: ignore[method-assign]
+        empty = Arena.allocate(0, self.observation_layout, self.action_layout)
+        self._arena = replace(empty, mask=self._arena.mask.copy())
+        own = ("_mask", "_whole", "_observe", "_transitions", "_own", "_restarts", "_units", "_signals")
+        of_async = ("_hands", "_hand", "_held")
+        held = [(self, own + of_async), (self._crew, ("_memory", "signals")), (self._pool, ("signals",))]
+        for owner, names in held:
+            for name in names:
+                vars(owner).pop(name, None)
 
     def stats(self) -> dict[str, Any]:
         """Counts and times since the vec was made; see `shoal.vector.statistics`."""
