@@ -208,7 +208,9 @@ NB_MODULE(_native, module) {
             return static_cast<int>(self.wait_for_any(wanted, timeout));
         })
         .def("overdue", &Parent::overdue)
+        .def("lived", &Parent::lived)
         .def("watch", &Parent::watch)
+        .def("watch_lines", &Parent::watch_lines)
         .def("due", &Parent::due)
         .def("arrived", &Parent::arrived)
         .def("speakers", &Parent::speakers)
@@ -221,8 +223,8 @@ NB_MODULE(_native, module) {
 
     nb::class_<shoal::WorkerSignals>(module, "WorkerSignals",
                                      nb::type_slots(shoal::collectable<shoal::WorkerSignals>))
-        .def(nb::init<nb::object, std::size_t, std::size_t, std::size_t, int, int>(), "memory"_a, "workers"_a,
-             "blocks"_a, "worker"_a, "pauses"_a, "yields"_a)
+        .def(nb::init<nb::object, std::size_t, std::size_t, std::size_t, int, int, int>(), "memory"_a,
+             "workers"_a, "blocks"_a, "worker"_a, "pauses"_a, "yields"_a, "descriptor"_a = -1)
         .def("serve", &shoal::WorkerSignals::serve)
         .def("block", &shoal::WorkerSignals::block)
         .def("keep", &shoal::WorkerSignals::keep)

@@ -12,6 +12,7 @@ import mmap
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal._limits import obtaining
 from shoal.copies import copied_column
 from shoal.layout import Layout, Rows
 
@@ -167,12 +169,15 @@ class SharedMemory:
     """
 
     def __init__(self, nbytes: int, descriptor: int | None = None) -> None:
-        self.descriptor = os.memfd_create("shoal") if descriptor is None else descriptor
+        self.descriptor = -1 if descriptor is None else descriptor
         try:
-            if descriptor is None:
-                os.ftruncate(self.descriptor, nbytes)
-            # The map, which has a descriptor of its own, goes with the last array that refers to it.
-            self.block: NDArray[np.uint8] = np.frombuffer(mmap.mmap(self.descriptor, nbytes), np.uint8)
+            with obtaining(f"{nbytes:,} bytes of shared memory", "Use fewer envs, or smaller spaces"):
+                if descriptor is None:
+                    self.descriptor = os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+                    os.ftruncate(self.descriptor, nbytes)
+                    _seal(self.descriptor)
+                # The map, which has a descriptor of its own, goes with the last array that refers to it.
+                self.block: NDArray[np.uint8] = np.frombuffer(mmap.mmap(self.descriptor, nbytes), np.uint8)
         except BaseException:
             self.close()
             raise
@@ -180,8 +185,20 @@ class SharedMemory:
     def close(self) -> None:
         """It is not handed on any more. The block stays as long as an array refers to it."""
         if self.descriptor >= 0:
-            os.close(self.descriptor)
+            with suppress(OSError):  # an env in this process may have closed it
+                os.close(self.descriptor)
         self.descriptor = -1
+
+
+def _seal(descriptor: int) -> None:
+    """Keep a shared memory as large as it is.
+
+    Envs have its descriptor. If one truncated it, the kernel would kill every process that touches the rows.
+    """
+    import fcntl  # which there is not everywhere
+
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
 
 
 LARGE = 1 << 17  # bytes, from which on malloc may ask the system; smaller blocks it keeps itself

@@ -26,7 +26,8 @@
     ├── WorkerError (RuntimeError)           something is wrong with a worker process
     │   ├── WorkerDied                       ... because it was killed, crashed or left
     │   ├── WorkerTimeout (TimeoutError)     ... because it has not answered in time
-    │   └── EnvError                         an env's exception or value that cannot leave its worker
+    │   └── EnvError                         what an env raised or gave that cannot be passed on as it is
+    ├── OutOfResources (OSError)             the system has no process, thread, descriptor or memory left
     ├── Diverged (ArithmeticError)           a learner's loss is not a number any more
     ├── CoreNeeded (RuntimeError)            what was asked for needs the compiled core
     └── SnapshotError (TypeError)            an env that cannot be pickled, or a foreign snapshot
@@ -34,8 +35,9 @@
     RestartWarning (UserWarning)             a worker was replaced, with on_error="restart"
 
 The second base in brackets is what Gymnasium's own vector envs raise in the same case, so code written
-for them keeps working. An exception raised by an env is never replaced: it comes out as it went in, with
-a note that names the env.
+for them keeps working. An exception raised by an env is not replaced: it comes out as it went in, with
+a note that names the env. Only what is no `Exception`, as ``sys.exit()`` raises it, would end the user's
+process: an `EnvError` stands for it, with the original as its cause.
 """
 
 from __future__ import annotations
@@ -200,7 +202,15 @@ class WorkerTimeout(WorkerError, TimeoutError):
 
 
 class EnvError(WorkerError):
-    """Stands for an env's exception, or for a value it gave, that cannot leave its worker."""
+    """Stands for what an env raised or gave that cannot be passed on as it is.
+
+    That is an exception or a value that cannot leave its worker, and an exception that would end the user's
+    process: ``sys.exit()``, or any other that is no `Exception`. The original is its cause.
+    """
+
+
+class OutOfResources(ShoalError, OSError):
+    """The system has no process, thread, descriptor or memory left; the message says what to do."""
 
 
 class Diverged(ShoalError, ArithmeticError):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.fields import Branch, Choice, Columns, Field, Kind, Misfit, Node, describe
+from shoal.fields import Branch, Choice, Columns, Field, Kind, Leaf, Misfit, Node, describe
 from shoal.layout import Layout, Rows
 
 
@@ -64,17 +64,13 @@ class BatchPacker:
     def __init__(self, layout: Layout, rows: Rows, objects: NDArray[Any] | None = None) -> None:
         self.columns: Columns = layout.columns(rows, objects)
         self._root, self._count = layout.root, len(rows)
-        self._row_writers: dict[int, Any] = {}
         from shoal._core import Packer
 
-        def prepare(node: Node) -> None:
-            if isinstance(node, Branch):
-                for child in node.children:
-                    prepare(child)
-            elif isinstance(node, Choice) or node.field.kind in (Kind.TEXT, Kind.OBJECT):
-                self._row_writers[node.index] = Packer(layout, rows, objects, node).write
-
-        prepare(layout.root)
+        self._row_writers: dict[int, Any] = {
+            node.index: Packer(layout, rows, objects, node).write
+            for node in _leaves(layout.root)
+            if isinstance(node, Choice) or node.field.kind in (Kind.TEXT, Kind.OBJECT)
+        }
 
     def write(self, batch: Any, taken: NDArray[np.bool_] | None = None) -> None:
         """Write the batch, or only its `taken` rows; the others may hold anything."""
@@ -124,3 +120,12 @@ class BatchPacker:
                 except Misfit as misfit:
                     misfit.row = row
                     raise
+
+
+def _leaves(node: Node) -> Iterator[Choice | Leaf]:
+    """Iterate over the parts of a layout that are written as one."""
+    if not isinstance(node, Branch):
+        yield node
+        return
+    for child in node.children:
+        yield from _leaves(child)

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #if defined(__linux__)
 #include <sys/prctl.h>
 #endif
@@ -38,6 +40,24 @@ inline Office office_in(nb::handle memory, std::size_t workers, std::size_t bloc
     return Office(PyArray_DATA(array), workers, blocks);
 }
 
+// Time as this process has lived it, in nanoseconds. While a process is stopped, by Ctrl-Z say, time passes for
+// others only. It finds out afterwards: two looks at the clock lie further apart than they can have been meant to.
+class LivedTime {
+   public:
+    std::uint64_t at(std::uint64_t clock) {
+        lived_ += std::min(clock - std::min(clock, looked_), longest_gap);
+        looked_ = clock;
+        return lived_;
+    }
+    std::uint64_t now() { return at(nanoseconds_now()); }
+    // It slept for so long, and was to be woken before.
+    void overslept(std::uint64_t slept, std::uint64_t limit) { looked_ += slept - std::min(slept, limit); }
+
+   private:
+    static constexpr std::uint64_t longest_gap = 1'000'000'000;  // between two calls of the user's
+    std::uint64_t looked_ = nanoseconds_now(), lived_ = 0;
+};
+
 // Blocks are counted through the whole pool here, in the order of their rows; at a desk they are counted by worker.
 class ParentSignals {
    public:
@@ -59,7 +79,7 @@ class ParentSignals {
           seen_(office_.workers()),
           moved_(office_.workers()),
           patience_{pauses, yields},
-          news_descriptor_(news_descriptor),
+          news_{pollfd{news_descriptor, POLLIN, 0}},
           parent_steps_(parent_steps),
           cores_(1 + office_.workers()) {
         holder.hold(memory);
@@ -95,7 +115,7 @@ class ParentSignals {
 
     void post(const std::vector<std::uint32_t>& blocks, std::uint32_t verb) {
         for (const std::uint32_t block : blocks) check(block);
-        const std::uint64_t now = nanoseconds_now();
+        const std::uint64_t now = lived_.now();
         // First all words, so that those who look begin at once; then the system calls.
         for (const std::uint32_t block : blocks) {
             const std::size_t worker = owners_[block];
@@ -136,7 +156,7 @@ class ParentSignals {
     // Until so many are there that have not been taken. Others may come all the time, so that one who has died might
     // never be missed: hence the look.
     Waited wait_for_any(std::size_t wanted, double timeout) {
-        if (has_news()) return news;
+        if (has_news(1)) return news;
         return await(timeout, [&] { return wanted - std::min(wanted, arrived_.size()); });
     }
 
@@ -144,15 +164,23 @@ class ParentSignals {
     std::vector<std::size_t> overdue(double seconds) {
         collect();
         std::vector<std::size_t> found;
-        const std::uint64_t now = nanoseconds_now();
+        const std::uint64_t now = lived_.now();
         for (std::size_t worker = 0; worker < blocks_.size(); ++worker)
             if (static_cast<double>(now - moved_[worker]) > 1e9 * seconds && count(blocks_[worker]) > 0)
                 found.push_back(worker);
         return found;
     }
 
+    // Seconds that this process has lived since the pool was made.
+    double lived() { return seconds(lived_.now()); }
+
     // Where deaths are told from now on.
-    void watch(int news_descriptor) { news_descriptor_ = news_descriptor; }
+    void watch(int news_descriptor) { news_.front().fd = news_descriptor; }
+    // Sockets whose other ends are the workers': if one is closed, that is news too.
+    void watch_lines(const std::vector<int>& descriptors) {
+        news_.resize(1);
+        for (const int descriptor : descriptors) news_.push_back(pollfd{descriptor, 0, 0});
+    }
 
     // The blocks of a worker that have been called and have not answered.
     std::vector<std::uint32_t> due(std::size_t worker) {
@@ -257,7 +285,7 @@ class ParentSignals {
     // Take note of all answers that are there. Another worker comes first each time, so that none is always last.
     void collect() {
         const std::size_t workers = owners_.empty() ? 0 : office_.workers();
-        const std::uint64_t now = nanoseconds_now();
+        const std::uint64_t now = lived_.now();
         if (workers) first_ = (first_ + 1) % workers;
         for (std::size_t turn = 0; turn < workers; ++turn) {
             const std::size_t worker = (first_ + turn) % workers;
@@ -288,7 +316,7 @@ class ParentSignals {
 
     template <class Missing>
     Waited await(double timeout, Missing missing) {
-        const std::uint64_t begun = nanoseconds_now();
+        const std::uint64_t begun = nanoseconds_now(), since = lived_.at(begun);
         const bool endless = timeout < 0;
         const auto limit = endless ? 0 : static_cast<std::uint64_t>(std::min(timeout, 1e9) * 1e9);
         Bell& bell = office_.bell();
@@ -302,24 +330,30 @@ class ParentSignals {
             if (must_hear()) return messages;
             if (looking) {
                 if (PyErr_CheckSignals() < 0) nb::raise_python_error();
-                if (has_news()) return news;
+                if (has_news(news_.size())) return news;
             }
-            const std::uint64_t waited = nanoseconds_now() - begun;
+            const std::uint64_t waited = lived_.now() - since;
             if (!endless && looking && waited >= limit) return timed_out;
             const std::uint64_t rest = endless ? look_around : std::min(look_around, limit - std::min(limit, waited));
-            const OthersMayRun others_may_run;
             const Awaited awaited{heard.number + static_cast<Number>(left), heard.urgent};
-            if (!rings_soon(bell, awaited, patience_)) rings_while_parked(bell, awaited, rest);
+            std::uint64_t slept = 0;
+            {
+                const OthersMayRun others_may_run;
+                if (!rings_soon(bell, awaited, patience_)) {
+                    slept = nanoseconds_now();
+                    rings_while_parked(bell, awaited, rest);
+                    slept = nanoseconds_now() - slept;
+                }
+            }
+            lived_.overslept(slept, rest + look_around);  // as much again, for a busy machine
         }
         settle(begun, nanoseconds_now());
         if (!speakers_.empty()) return all_answered;
         return all_plain;
     }
 
-    bool has_news() const {
-        pollfd descriptor{news_descriptor_, POLLIN, 0};
-        return poll(&descriptor, 1, 0) > 0;
-    }
+    // Of the launcher, and of so many descriptors all together.
+    bool has_news(std::size_t descriptors) { return poll(news_.data(), descriptors, 0) > 0; }
     static double seconds(std::uint64_t nanoseconds) { return 1e-9 * static_cast<double>(nanoseconds); }
 
     void settle(std::uint64_t begun, std::uint64_t ended) {
@@ -354,10 +388,11 @@ class ParentSignals {
     std::vector<std::vector<std::uint32_t>> blocks_;     // of each worker
     std::vector<std::uint32_t> all_, arrived_, speakers_;
     std::vector<Number> seen_;                           // answers of each worker
-    std::vector<std::uint64_t> moved_;                   // when each was last called or heard, in nanoseconds
+    LivedTime lived_;
+    std::vector<std::uint64_t> moved_;                   // when each was last called or heard, in that time
     std::size_t first_ = 0;
     Patience patience_;
-    int news_descriptor_;
+    std::vector<pollfd> news_;  // of the launcher, then of each worker's line
     bool parent_steps_;
     std::optional<Seats> seats_;  // if there is a core for everybody
     std::vector<Core> cores_;     // on which each has worked, the parent first
@@ -366,14 +401,44 @@ class ParentSignals {
     std::uint64_t waited_ = 0, overhead_ = 0, slowest_ = 0, slowest_now_ = 0, worked_ = 0, before_ = 0;
 };
 
+// What becomes of a worker's memory if one of its envs forks: in the child it is a copy, so that nothing which the
+// child does there is seen by the parent, or by the worker itself.
+class ForkedMemory {
+   public:
+    static void watch(nb::handle memory, int descriptor) {
+        static const int registered = pthread_atfork(nullptr, nullptr, leave);
+        (void)registered;
+        auto* array = reinterpret_cast<PyArrayObject*>(memory.ptr());
+        data_ = PyArray_DATA(array);
+        nbytes_ = static_cast<std::size_t>(PyArray_NBYTES(array));
+        descriptor_ = descriptor;
+        left_ = false;
+    }
+    // Whether this process is such a child.
+    static bool left() { return left_; }
+
+   private:
+    static void leave() {
+        left_ = true;
+        if (data_) mmap(data_, nbytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, descriptor_, 0);
+    }
+
+    inline static void* data_ = nullptr;
+    inline static std::size_t nbytes_ = 0;
+    inline static int descriptor_ = -1;
+    inline static bool left_ = false;
+};
+
 class WorkerSignals {
    public:
+    // `descriptor`: of the memory, which begins on a page.
     WorkerSignals(nb::object memory, std::size_t workers, std::size_t blocks, std::size_t worker, int pauses,
-                  int yields)
+                  int yields, int descriptor)
         : office_(office_in(memory, workers, blocks)), worker_(worker), patience_{pauses, yields} {
         if (worker >= workers) throw std::out_of_range("no such worker");
         holder.hold(memory);
         open_ = true;
+        if (descriptor >= 0) ForkedMemory::watch(memory, descriptor);
     }
 
     // Answer steps until there is something to say: returns the verb of a call that is no step, or the infos of
@@ -401,6 +466,8 @@ class WorkerSignals {
     }
 
     void answer(std::uint32_t outcome) {
+        // A child of an env's that came back where only the worker should: nobody waits for it.
+        if (ForkedMemory::left()) _exit(1);
         Desk& desk = this->desk();
         free_since_ = nanoseconds_now();
         const Number number = desk.answers.number.load(std::memory_order_relaxed);

@@ -237,20 +237,17 @@ class StepLoop {
         return pair.is_valid() && PyList_Append(infos, pair.ptr()) == 0;
     }
 
-    // An env's exception goes on as it is, with a note which env it was; a misfit becomes an error of ours.
+    // An env's exception goes on as it is, with a note which env it was; a misfit, or what would end this process,
+    // becomes an error of ours.
     [[noreturn]] void fail(npy_intp row, const char* verb) const {
         nb::python_error raised;  // takes the error that is set
-        if (PyErr_GivenExceptionMatches(raised.value().ptr(), PyExc_Exception)) {  // not Ctrl-C
-            const nb::int_ env(first_env_ + row);
-            const nb::str name(verb);
-            Owned error = own(call(to_raise_, raised.value().ptr(), env.ptr(), name.ptr()));
-            if (!error.is_valid()) nb::raise_python_error();
-            if (!error.is(raised.value())) {
-                PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
-                nb::raise_python_error();
-            }
-        }
-        throw raised;
+        const nb::int_ env(first_env_ + row);
+        const nb::str name(verb);
+        Owned error = own(call(to_raise_, raised.value().ptr(), env.ptr(), name.ptr()));
+        if (!error.is_valid()) nb::raise_python_error();
+        if (error.is(raised.value())) throw raised;
+        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+        nb::raise_python_error();
     }
 
     PyObject* run_;

@@ -223,7 +223,7 @@ class StepLoop:
                 verb = "step"
         except Misfit as misfit:
             raise observation_error(misfit, self._run.first_env + row, verb) from None
-        except Exception as error:
+        except BaseException as error:
             name_env(error, self._run.first_env + row, verb)
             raise
         arena.rewards[:] = rewards

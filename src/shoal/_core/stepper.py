@@ -69,7 +69,7 @@ class Stepper:
                         infos.append((row, keep(checked(info))))
         except Misfit as misfit:
             raise observation_error(misfit, self._run.first_env + row, "reset") from None
-        except Exception as error:
+        except BaseException as error:
             name_env(error, self._run.first_env + row, "reset")
             raise
         self._arena.mask[chosen] = True

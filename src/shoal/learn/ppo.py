@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shoal._limits import obtaining
 from shoal.errors import ArgumentError, ArgumentTypeError, Diverged
 from shoal.learn import losses
 from shoal.learn.collector import HOPS, Collector
@@ -198,7 +199,8 @@ class PPO:
                 making = made = None
                 if self.steps < self.config.total_steps:
                     making = 1 - self._waiting
-                    made = beside.submit(self._collector.collect, self._rollouts[making], self._actor)
+                    with obtaining("a thread to step the envs beside learning", 'Use mode="sync"'):
+                        made = beside.submit(self._collector.collect, self._rollouts[making], self._actor)
                 figures = self._learn(self._rollouts[self._waiting])
                 if made is not None:
                     made.result()

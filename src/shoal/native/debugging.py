@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal._core._faults import stand_in, would_end
 from shoal.errors import NativeError
 from shoal.native.bodies import Parts, several, single
 from shoal.native.columns import ORDER, Columns
@@ -69,7 +70,9 @@ class DebugKernel:
         def called(*given: Any) -> Any:
             try:
                 return function(*given)
-            except Exception as error:
+            except BaseException as error:
+                if would_end(error):
+                    raise stand_in(error, f"env {self._env}", verb, [self._env]) from error
                 where = f"raised by {self._spec.cls.__name__}.{verb}() of env {self._env}"
                 if verb == "step":
                     where += f", in step {self._steps() + 1} of its episode"

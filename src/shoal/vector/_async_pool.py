@@ -162,7 +162,7 @@ class AsyncMultiprocessing(AsyncVerbs, Multiprocessing):
         self._mend(worker, self._pool.failures.pop(worker))
         return False
 
-    def _mend(self, worker: int, error: BaseException) -> None:
+    def _mend(self, worker: int, error: Exception) -> None:
         """Replace a worker. What was under way says so; what is there, and has been heard, stays."""
         self._crew.kill(worker)  # so that nothing comes any more
         arrived, unheard = self._signals.arrived(), set(self._signals.speakers())

@@ -24,7 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
+from numpy.typing import NDArray
 
+from shoal._core._faults import Guard, summary_of
 from shoal._core._native import ParentSignals
 from shoal.buffers import SharedMemory
 from shoal.emulation import Creator
@@ -32,6 +35,7 @@ from shoal.errors import (
     ArgumentTypeError,
     Closed,
     EnvError,
+    OutOfResources,
     SpaceMismatch,
     WorkerDied,
     WorkerError,
@@ -40,10 +44,19 @@ from shoal.errors import (
 from shoal.vector import _worker
 from shoal.vector._cores import Patience
 from shoal.vector._launching import ONE_THREAD, open_channel
-from shoal.vector._mail import Deadline, Gone, Late, Mail, dumps_by_value, first_to_speak
-from shoal.vector._remote_errors import summary_of, unpack_error
+from shoal.vector._mail import (
+    HEADER,
+    Deadline,
+    Gone,
+    Late,
+    Mail,
+    closed_lines,
+    dumps_by_value,
+    first_to_speak,
+)
+from shoal.vector._remote_errors import unpack_error
 from shoal.vector._share import Share, World
-from shoal.vector._worker import FAILED, REQUEST
+from shoal.vector._worker import FAILED, LINE_CLOSED, REQUEST
 from shoal.vector.spaces import UnitFacts
 
 RESTART = 'use on_error="restart"'
@@ -100,6 +113,7 @@ class Crew:
         self._tokens: dict[int, int] = {}  # of those whose death has not been told: their worker
         self._started = 0
         self._exit_codes: dict[int, int | str | None] = {}  # of the dead
+        self._told: set[int] = set()  # whose loss an error has told of
         self._shares: list[Share] = []
         self._memory: SharedMemory | None = None
         self._channel, self._launcher_lives = self._open(), True
@@ -119,6 +133,9 @@ class Crew:
         self._tokens[self._started] = worker
         try:
             self._mails[worker] = self._channel.start(self._started)
+        except OutOfResources:
+            del self._tokens[self._started]  # there is no process that could die
+            raise
         except (Gone, Late):
             raise WorkerError("the process that starts workers does not answer: make a new vec") from None
         if self.ended:  # by a signal handler, say, that has not seen this one
@@ -156,6 +173,11 @@ class Crew:
         self._gather(range(self.num_workers), deadline)
         for worker in range(self.num_workers):
             self._tell(worker, None, deadline)
+        self._watch_lines()
+
+    def _watch_lines(self) -> None:
+        lines = [mail for worker, mail in self._mails.items() if worker not in self.lost]
+        self.signals.watch_lines([mail.fileno() for mail in lines])
 
     def replace(self, worker: int, due: list[list[int | None]] | None = None) -> None:
         """Kill a worker and put a new one in its place, with new envs.
@@ -174,6 +196,8 @@ class Crew:
             self.signals.watch(self._channel.fileno())
         self.signals.renew(worker)
         self._exit_codes.pop(worker, None)
+        self._words_of(worker)[: HEADER.size] = 0
+        self._told.discard(worker)
         self.torn.discard(worker)
         self._start(worker, deadline)
         (facts,) = self._gather([worker], deadline)
@@ -187,6 +211,7 @@ class Crew:
         self._gather([worker], deadline)
         self._tell(worker, None, deadline)
         self.lost.discard(worker)
+        self._watch_lines()
 
     def kill(self, worker: int, patience: float = CLOSING) -> None:
         """Kill a worker; when this returns, it writes to no row any more."""
@@ -194,10 +219,15 @@ class Crew:
         for token, each in list(self._tokens.items()):
             if each == worker:
                 self._channel.kill(token)
+        self._await_death(worker, patience)  # if it is not told, nobody listens: what could be done is done
+
+    def _await_death(self, worker: int, patience: float) -> bool:
+        """Whether the death of a worker has been told within so many seconds."""
         deadline = Deadline(patience)
-        with suppress(Late):  # then nobody listens: what could be done has been done
+        with suppress(Late):
             while worker in self._tokens.values():
                 self._read_death(deadline)
+        return worker not in self._tokens.values()
 
     def _tell(self, worker: int, message: Any, deadline: Deadline, *descriptors: int) -> None:
         """Send what a worker needs to know while it is being set up."""
@@ -265,7 +295,8 @@ class Crew:
         pickled, _ = self._mails[worker].receive(deadline, lambda: self._is_dead(worker))
         self.torn.discard(worker)
         try:
-            return pickle.loads(pickled)
+            with Guard("an env", "__reduce__"):
+                return pickle.loads(pickled)
         except Exception as error:
             raise EnvError(
                 f"what a worker sent cannot be unpickled here: {summary_of(error)}", self._ids[worker]
@@ -282,6 +313,14 @@ class Crew:
         with suppress(Late):
             while self._tokens:
                 self._read_death(Deadline(0.0))
+
+    def notice_closed_lines(self) -> None:
+        """Take note of workers that have died, or cannot be talked to, though no death has been told."""
+        there = {worker: mail for worker, mail in self._mails.items() if worker not in self.lost}
+        for worker in closed_lines(there):
+            self.lost.add(worker)
+            self._exit_codes.setdefault(worker, None)  # until its death is told
+        self._watch_lines()
 
     def _read_death(self, deadline: Deadline) -> None:
         """Take note of the next death. If the launcher is gone, all have died with it.
@@ -302,27 +341,61 @@ class Crew:
             self._exit_codes[self._tokens[token]] = code
             del self._tokens[token]
 
-    def loss(self, worker: int) -> WorkerError:
+    def died_untold(self) -> set[int]:
+        """Workers that have died, of whose loss no error has told yet."""
+        return (self.lost & set(self._exit_codes)) - self._told
+
+    def loss(self, worker: int) -> Exception:
         """The error that says why a worker will not answer."""
         if worker in self._exit_codes:
             return self.obituary(worker)
         return self.late(worker, "since a call before")
 
-    def obituary(self, worker: int) -> WorkerDied:
-        """The error that says how a worker died."""
-        self.kill(worker, GRACE)  # it is dead, but its death may not have been told, or not been heard
+    def obituary(self, worker: int) -> Exception:
+        """The error that says how a worker died, or what it could not send any more."""
+        self._told.add(worker)
+        # It is dead, but its death may not have been told or heard yet. Or it lives, without a line to here.
+        self._channel.wake()
+        lives = not self._await_death(worker, GRACE)
+        self.kill(worker, GRACE)
+        if self._shares and (last := self._last_words(worker)) is not None:
+            return last
         code = self._exit_codes.get(worker)
+        how = _how(code)
+        if lives and code == -signal.SIGKILL:  # else it had died before, and Ctrl-C came when it was told
+            code, how = None, f"was ended: {LINE_CLOSED}"
         error = WorkerDied(
-            f"worker {worker}, which ran {self.envs_of(worker)}, {_how(code)}.{self._whereabouts(worker)}"
+            f"worker {worker}, which ran {self.envs_of(worker)}, {how}.{self._whereabouts(worker)}"
             f"{self._advice(RESTART)}",
             self._ids[worker],
         )
         error.exit_code = code if isinstance(code, int) else None
         return error
 
+    def _words_of(self, worker: int) -> NDArray[np.uint8]:
+        assert self._memory is not None
+        return self._shares[worker].last_words(self._memory.block)
+
+    def _last_words(self, worker: int) -> Exception | None:
+        """The error that a worker has left because it could not send it."""
+        words = self._words_of(worker).tobytes()
+        (size,) = HEADER.unpack_from(words)
+        if size == 0:
+            return None
+        try:
+            with Guard("an env", "__reduce__"):
+                error = unpack_error(pickle.loads(words[HEADER.size : HEADER.size + size]))
+        except Exception:  # an env has written there
+            return None
+        if LINE_CLOSED not in str(error):
+            with suppress(Exception):  # an exception may refuse notes
+                error.add_note(f"{LINE_CLOSED}: worker {worker} has ended")
+        return error
+
     def late(self, worker: int, when: str) -> WorkerTimeout:
         """The error that says that a worker has not answered; it is lost from now on."""
         self.lost.add(worker)
+        self._told.add(worker)
         return WorkerTimeout(
             f"worker {worker}, which ran {self.envs_of(worker)}, has not answered {when}."
             f"{self._whereabouts(worker)}{self._advice('allow more by timeout=')}",
@@ -376,12 +449,17 @@ class Crew:
         if self.is_ours():
             for mail in self._mails.values():
                 mail.hang_up()  # those that are still being set up close their envs then
+            self._channel.wake()
             deadline = Deadline(0.0 if at_once else GRACE)
             with suppress(Late):
                 while set(self._tokens.values()) - (self.lost if self._shares else set()):
                     self._read_death(deadline)
-            for worker in set(self._tokens.values()):
-                self.kill(worker, GRACE if at_once else CLOSING)
+            for token in list(self._tokens):
+                self._channel.kill(token)
+            deadline = Deadline(2 * GRACE)
+            with suppress(Late):  # a launcher that is stopped kills them when it finds the channel closed
+                while self._tokens:
+                    self._read_death(deadline)
         for mail in self._mails.values():
             mail.close()
         self._channel.close()
@@ -393,7 +471,7 @@ def _how(code: int | str | None) -> str:
     if code is None:
         return "died; nobody is left to say how"
     if isinstance(code, str):
-        return f"could not be started: {code}"
+        return f"could not be started: {code}. Use fewer workers, or allow more (ulimit -u, ulimit -n)"
     if code >= 0:
         return f"left with exit code {code}"
     try:

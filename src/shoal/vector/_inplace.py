@@ -138,7 +138,7 @@ class InPlaceStepper:
         except Misfit as misfit:
             # From the misfit: its traceback shows the line of the env that wrote it.
             raise observation_error(misfit, self._first_env + index, verb) from misfit
-        except Exception as error:
+        except BaseException as error:
             name_env(error, self._first_env + index, verb)
             raise
         for name, array in self._bound[index]:

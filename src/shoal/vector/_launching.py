@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from shoal._limits import obtaining
 from shoal.errors import ArgumentError, WorkerError
 from shoal.vector import _launcher
 from shoal.vector._launcher import PATIENCE
@@ -33,12 +35,16 @@ ONE_THREAD = {
 }
 
 
+NO_MORE = "Use fewer workers, or shoal.Serial"
+
+
 class Channel:
     """One vec's line to the launcher.
 
     Args:
         line: The line.
         dumps: How to pickle what is sent to its workers.
+        signal_launcher: Sends a signal to the launcher, if it lives.
         then: Called when it has been closed.
     """
 
@@ -46,9 +52,11 @@ class Channel:
         self,
         line: socket.socket,
         dumps: Callable[[Any], bytes],
+        signal_launcher: Callable[[int], None],
         then: Callable[[], Any] = lambda: None,
     ) -> None:
-        self._line, self.dumps, self._then = Packets(line), dumps, then
+        self._line, self.dumps = Packets(line), dumps
+        self._signal_launcher, self._then = signal_launcher, then
         self._owner = os.getpid()
 
     def fileno(self) -> int:
@@ -60,21 +68,29 @@ class Channel:
 
         Raises:
             Gone: If the launcher is gone.
+            OutOfResources: If there is no descriptor left.
         """
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs, Path(os.devnull).open("wb") as nowhere:
-                streams = [_descriptor(stream, nowhere.fileno()) for stream in (1, 2)]
-                self._line.send(("start", token), Deadline(PATIENCE), theirs.fileno(), *streams)
-        except BaseException:
-            ours.close()
-            raise
+        with obtaining("a line to a worker", NO_MORE):
+            ours, theirs = socket.socketpair()
+            try:
+                with theirs, Path(os.devnull).open("wb") as nowhere:
+                    streams = [_descriptor(stream, nowhere.fileno()) for stream in (1, 2)]
+                    self.wake()
+                    self._line.send(("start", token), Deadline(PATIENCE), theirs.fileno(), *streams)
+            except BaseException:
+                ours.close()
+                raise
         return Mail(ours, self.dumps)
 
     def kill(self, token: int) -> None:
         """Kill a worker, if it lives."""
+        self.wake()
         with suppress(Gone, Late):
             self._line.send(("kill", token), Deadline(PATIENCE))
+
+    def wake(self) -> None:
+        """Have the launcher go on, if it was stopped: it is needed now."""
+        self._signal_launcher(signal.SIGCONT)
 
     def death(self, deadline: Deadline) -> tuple[int, int | str | None]:
         """Who died, and with which exit code: minus the signal, if it was one; a text, if it never lived.
@@ -118,6 +134,8 @@ def open_channel(start_method: str, become_worker: Callable[[int, int], Any]) ->
         key = (os.getpid(), start_method)
         launcher = _launchers.get(key)
         if launcher is None or not launcher.alive():
+            if launcher is not None:
+                launcher.close()  # it has died; its line is left
             launcher = _launchers[key] = _Executed(spawn=start_method == "spawn")
         return launcher.open()
 
@@ -136,47 +154,71 @@ def check_start_method(method: str | None) -> str:
 
 
 def _fork(become_worker: Callable[[int, int], Any]) -> Channel:
-    ours, theirs = Packets.pair()
     parent = os.getpid()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()  # else what is in there would be written twice
-    pid = os.fork()
-    if pid == 0:
-        try:
-            ours.close()
-            _launcher.main_of_fork(theirs, parent, become_worker)
-        finally:
-            os._exit(1)
+    with obtaining("the process that starts workers", NO_MORE), ExitStack() as undo:
+        ours, theirs = Packets.pair()
+        undo.callback(ours.close)
+        undo.callback(theirs.close)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                ours.close()
+                _launcher.main_of_fork(theirs, parent, become_worker)
+            finally:
+                os._exit(1)
+        undo.pop_all()
     theirs.close()
+    launcher = _Forked(pid)
+    return Channel(ours, dumps, launcher.send_signal, lambda: _await_end(launcher))
 
-    def reap() -> None:
-        with suppress(ChildProcessError):  # where children reap themselves
-            os.waitpid(pid, 0)
 
-    return Channel(ours, dumps, reap)
+class _Forked:
+    """A launcher that is a fork of this process, and serves one vec."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._ended = pid, False
+
+    def alive(self) -> bool:
+        """Whether it has not ended; if it has, it is reaped."""
+        if not self._ended:
+            try:
+                self._ended = os.waitpid(self._pid, os.WNOHANG)[0] == self._pid
+            except ChildProcessError:  # where children reap themselves
+                self._ended = True
+        return not self._ended
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.alive():
+            os.kill(self._pid, number)
 
 
 class _Executed:
     """A launcher in a Python of its own, which serves every vec of this process."""
 
     def __init__(self, *, spawn: bool) -> None:
-        ours, theirs = Packets.pair()
         self._owner = os.getpid()
+        with obtaining("the process that starts workers", NO_MORE), ExitStack() as undo:
+            ours, theirs = Packets.pair()
+            undo.callback(ours.close)
+            call = f"main({theirs.fileno()}, {self._owner}, spawn={spawn})"
+            # Ctrl-C reaches all processes of a terminal: the new one is deaf to it until it can ignore it.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            try:
+                with theirs:
+                    self._process = subprocess.Popen(
+                        _launcher.python_command("_launcher", call),
+                        stdin=subprocess.DEVNULL,
+                        pass_fds=[theirs.fileno()],
+                        env={**ONE_THREAD, **os.environ},
+                    )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            undo.pop_all()
         self._line = Packets(ours)
-        call = f"main({theirs.fileno()}, {self._owner}, spawn={spawn})"
-        # Ctrl-C reaches all processes of a terminal: the new one is deaf to it until it can ignore it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        try:
-            with theirs:
-                self._process = subprocess.Popen(
-                    _launcher.python_command("_launcher", call),
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    env={**ONE_THREAD, **os.environ},
-                )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         atexit.register(self.close)
 
     def alive(self) -> bool:
@@ -185,32 +227,53 @@ class _Executed:
 
     def open(self) -> Channel:
         """A channel to it."""
-        ours, theirs = Packets.pair()
+        with obtaining("a line to the process that starts workers", NO_MORE):
+            ours, theirs = Packets.pair()
         with theirs:
             try:
-                self._line.send("open", Deadline(None), theirs.fileno())
-            except Gone:
+                self.send_signal(signal.SIGCONT)  # it may have been stopped
+                self._allow_as_many_files()
+                self._line.send("open", Deadline(PATIENCE), theirs.fileno())
+            except (Gone, Late):
                 ours.close()
                 raise WorkerError(
                     "the process that starts workers has ended as soon as it was made"
                 ) from None
-        return Channel(ours, dumps_by_value)
+        return Channel(ours, dumps_by_value, self.send_signal)
+
+    def _allow_as_many_files(self) -> None:
+        """Raise its limit of open files to that of this process, which may have been raised since."""
+        import resource  # which there is not everywhere
+
+        with suppress(OSError):  # it has just ended
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if soft > resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE)[0]:
+                resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        self._process.send_signal(number)
 
     def close(self) -> None:
         """End it and all workers that are left, unless this is a fork of the process they belong to."""
         if os.getpid() == self._owner:
+            atexit.unregister(self.close)
             self._line.hang_up()
-            self._process.wait()
+            _await_end(self)
+
+
+def _await_end(launcher: _Executed | _Forked) -> None:
+    """Wait for a launcher that has been told to end. If it does not it is killed; never wait for long."""
+    for number in (signal.SIGCONT, signal.SIGKILL):
+        launcher.send_signal(number)
+        deadline, pause = Deadline(PATIENCE), 1e-4
+        while launcher.alive() and deadline.left():
+            time.sleep(pause)
+            pause = min(2 * pause, 0.01)
 
 
 # By the process they belong to: a fork of it must not use them, nor lose its references to them.
 _launchers: dict[tuple[int, str], _Executed] = {}
 _lock = threading.Lock()
-
-
-def _forget_the_lock() -> None:
-    global _lock
-    _lock = threading.Lock()  # the other one may be held by a thread that has not followed into this process
-
-
-os.register_at_fork(after_in_child=_forget_the_lock)
+if hasattr(os, "register_at_fork"):  # another thread may hold it at that moment
+    os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]

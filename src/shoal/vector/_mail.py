@@ -18,7 +18,7 @@ import cloudpickle
 
 HEADER = struct.Struct("=Q")
 LOOK_AROUND = 0.1  # seconds
-LONGEST = 10**6  # seconds, which is more than `poll` can take
+LONGEST_GAP = 2 * LOOK_AROUND  # as much again, for a busy machine
 
 Key = TypeVar("Key")
 
@@ -52,23 +52,30 @@ def dumps(message: Any) -> bytes:
 
 
 class Deadline:
-    """The end of a wait.
+    """The end of a wait, in time that this process has lived.
+
+    While this process is stopped, by Ctrl-Z say, time passes for others only. A wait looks at its deadline
+    every `LOOK_AROUND` seconds: if two looks lie further apart, only `LONGEST_GAP` of that time counts.
 
     Args:
         seconds: From now; None for never.
     """
 
     def __init__(self, seconds: float | None) -> None:
-        self._at = None if seconds is None else time.monotonic() + seconds
+        self._left, self._looked = seconds, time.monotonic()
 
     def left(self) -> float | None:
         """Seconds, 0 if it has passed; None for ever."""
-        return None if self._at is None else max(0.0, self._at - time.monotonic())
+        if self._left is not None:
+            now = time.monotonic()
+            self._left = max(0.0, self._left - min(now - self._looked, LONGEST_GAP))
+            self._looked = now
+        return self._left
 
-    def milliseconds(self, at_most: float = LONGEST) -> float:
-        """What is left, for `poll`."""
+    def milliseconds(self) -> float:
+        """How long to wait before the next look, for `poll`."""
         left = self.left()
-        return 1000 * (at_most if left is None else min(left, at_most))
+        return 1000 * (LOOK_AROUND if left is None else min(left, LOOK_AROUND))
 
 
 # Held here until they are closed. If a forgotten vec is collected in a cycle, say with the exception that it
@@ -101,7 +108,8 @@ class Line:
     def close(self) -> None:
         """Let go of this end."""
         _in_use.discard(self._line)
-        self._line.close()
+        with suppress(OSError):  # an env in this process may have closed its descriptor
+            self._line.close()
 
     def _send(self, part: memoryview | bytes, deadline: Deadline, descriptors: Sequence[int]) -> int:
         while True:
@@ -138,7 +146,7 @@ class Line:
         poll = select.poll()  # not `select`, which cannot take descriptors beyond 1024
         poll.register(self._line, event)
         gone = False
-        while not poll.poll(0 if gone else deadline.milliseconds(LOOK_AROUND)):
+        while not poll.poll(0 if gone else deadline.milliseconds()):
             if gone:
                 raise Gone
             gone = dead()  # then one more look: its last words may have come meanwhile
@@ -234,3 +242,14 @@ def first_to_speak(lines: Mapping[Key, HasDescriptor], deadline: Deadline) -> Ke
         if deadline.left() == 0.0:
             raise Late
     return keys[ready[0][0]]
+
+
+def closed_lines(lines: Mapping[Key, HasDescriptor]) -> list[Key]:
+    """Whose line has been closed, at either end."""
+    poll = select.poll()
+    keys = {line.fileno(): key for key, line in lines.items()}
+    closed_here = [key for descriptor, key in keys.items() if descriptor < 0]
+    for descriptor in keys:
+        if descriptor >= 0:
+            poll.register(descriptor, 0)
+    return closed_here + [keys[descriptor] for descriptor, _ in poll.poll(0)]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal._core.run import Infos
+from shoal._limits import obtaining
 from shoal.errors import ArgumentError
 from shoal.native.bodies import RESET, STEP_SAME
 from shoal.native.debugging import DebugQueue
@@ -52,16 +53,17 @@ class AsyncNative(AsyncVerbs, Native):
 
         self._kernel = compiled(self._native_spec, checked=self.check)
         _, patience = patience_with(self.num_workers, usable_cores())
-        self._queue = NativeQueue(
-            self._kernel.address,
-            self._of_a_crash(),
-            self._columns.addresses,
-            (self._columns, self._kernel.keeps),
-            ends,
-            self.num_workers,
-            patience.pauses,
-            patience.yields,
-        )
+        with obtaining(f"{self.num_workers} threads", "Use fewer by num_workers"):
+            self._queue = NativeQueue(
+                self._kernel.address,
+                self._of_a_crash(),
+                self._columns.addresses,
+                (self._columns, self._kernel.keeps),
+                ends,
+                self.num_workers,
+                patience.pauses,
+                patience.yields,
+            )
 
     # -- the verbs -------------------------------------------------------------------------------------
 

@@ -19,11 +19,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from shoal._core._faults import summary_of
 from shoal.errors import EnvError, ResetNeeded, WorkerDied, WorkerError, WorkerTimeout
 from shoal.vector._crew import CLOSING, GRACE, Crew
 from shoal.vector._mail import Deadline, Gone, Late
 from shoal.vector._objects import Told
-from shoal.vector._remote_errors import summary_of, unpack_error
+from shoal.vector._remote_errors import unpack_error
 from shoal.vector._worker import FAILED, STEP
 
 ALL_PLAIN, ALL_ANSWERED, MESSAGES, NEWS, TIMED_OUT = range(5)  # what a wait may come to: signals.hpp
@@ -31,7 +32,7 @@ ALL_PLAIN, ALL_ANSWERED, MESSAGES, NEWS, TIMED_OUT = range(5)  # what a wait may
 UNREADABLE = 3  # beside the outcomes of a worker
 LARGE = 1 << 12  # bytes: requests up to this, one for each block, fit into any socket
 
-Failures = dict[int, BaseException]
+Failures = dict[int, Exception]
 """What went wrong, by worker."""
 
 Goal = Callable[[float], int]
@@ -119,6 +120,7 @@ class Pool:
 
         Raises:
             Exception: The first that arose in any of them.
+            WorkerDied: If one has died since the last call.
             ResetNeeded: If one is lost.
         """
         requests = self.requests(verb, [(own,) for own in arguments])
@@ -140,9 +142,12 @@ class Pool:
         """Some things make sense only if everybody is there.
 
         Raises:
-            ResetNeeded: If somebody is not.
+            WorkerDied: If a worker has died since it last answered; this is told once.
+            ResetNeeded: If a worker is lost.
         """
         if self._crew.lost:
+            for worker in sorted(self._crew.died_untold()):
+                raise self._crew.loss(worker)
             other = ", or go on: who is lost is replaced then" if self._crew.restarts else ""
             raise ResetNeeded(f"a worker is lost: call {self._crew.reset_verb}() to start it anew{other}")
 
@@ -171,11 +176,14 @@ class Pool:
     def _wait(
         self, goal: Goal, for_all: bool, limit: float | None, came: int | None, whose: Sequence[int] | None
     ) -> None:
-        deadline = Deadline(limit)
+        begun = self.signals.lived()
         while True:
             self._crew.refuse_if_ended()
             self._crew.notice_deaths()
-            self._hear(deadline)
+            if came == NEWS:
+                self._crew.notice_closed_lines()
+            left = None if limit is None else max(0.0, limit - (self.signals.lived() - begun))
+            self._hear(Deadline(left))
             for worker in sorted(self._crew.lost):
                 if due := self.signals.due(worker):
                     self._fail(worker, self._crew.loss(worker))
@@ -184,7 +192,6 @@ class Pool:
                 return
             if came == TIMED_OUT and self._give_up_the_late(limit, whose):
                 return
-            left = deadline.left()
             came = goal(-1.0 if left is None else left)
 
     def _give_up_the_late(self, limit: float | None, whose: Sequence[int] | None) -> bool:
@@ -205,7 +212,7 @@ class Pool:
                 self._fail(worker, self._crew.late(worker, f"within {self._timeout:g} s"))
                 self.signals.take(self.signals.due(worker))
 
-    def _fail(self, worker: int, error: BaseException) -> None:
+    def _fail(self, worker: int, error: Exception) -> None:
         """Take note of what went wrong with a worker; the first says most."""
         first = self.failures.setdefault(worker, error)
         if first is not error and not isinstance(error, WorkerError):
@@ -263,7 +270,7 @@ class Pool:
         for block in blocks:
             self.heard.pop(block, None)
 
-    def finish_calls(self) -> list[BaseException]:
+    def finish_calls(self) -> list[Exception]:
         """Wait for whoever is still at work.
 
         Returns:
@@ -314,10 +321,10 @@ class Pool:
             heard = self._crew.blocks[worker][0] in self.heard
             if not heard and not (isinstance(failure, WorkerDied) and failure.exit_code == 0):
                 errors.append(failure)
-        return [error for error in errors if isinstance(error, Exception)]
+        return errors
 
 
-def first_of(failures: Failures) -> BaseException:
+def first_of(failures: Failures) -> Exception:
     """The failure of the first worker, which mentions the others."""
     first, *others = (failures[worker] for worker in sorted(failures))
     for other in others:

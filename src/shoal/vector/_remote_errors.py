@@ -7,6 +7,7 @@ import traceback
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from shoal._core._faults import Guard, summary_of
 from shoal.errors import EnvError
 from shoal.vector._mail import dumps
 
@@ -26,9 +27,10 @@ class Failure(NamedTuple):
     summary: str
     notes: list[str]
     traceback: str
+    cause: bytes | None = None  # what the error stands for, if that would have ended a process
 
 
-def pack_error(error: BaseException) -> Failure:
+def pack_error(error: Exception) -> Failure:
     """What can be said of an exception to another process: never fails, and never loses its text."""
     notes: list[str] = []
     with suppress(BaseException):
@@ -37,32 +39,37 @@ def pack_error(error: BaseException) -> Failure:
         text = "".join(traceback.format_exception(error))
     except BaseException:  # an exception can be as odd as it likes
         text = "".join(traceback.format_tb(error.__traceback__))
-    return Failure(_pickled(error), summary_of(error), notes, text)
+    cause = error.__cause__
+    stands_for = None if cause is None or isinstance(cause, Exception) else _pickled(cause)
+    return Failure(_pickled(error), summary_of(error), notes, text, stands_for)
 
 
-def summary_of(error: BaseException) -> str:
-    """An exception in a line, whatever its own ways of showing itself do."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except BaseException:
-        return type(error).__name__
-
-
-def unpack_error(failure: Failure) -> BaseException:
+def unpack_error(failure: Failure) -> Exception:
     """The exception again, or an `EnvError` that stands for it if its type cannot be known here."""
-    error: Any = None
-    if failure.pickled is not None:
-        try:
-            error = pickle.loads(failure.pickled)
-        except Exception:  # a type that can be unpickled there, but not here
-            error = None
-    if not isinstance(error, BaseException):
+    unpickled = _unpickled(failure.pickled)
+    error: Exception
+    if isinstance(unpickled, Exception):
+        error = unpickled
+    else:
         error = EnvError(f"an env raised {failure.summary}")
         for note in failure.notes:
             error.add_note(note)
-    raised: BaseException = error
-    raised.__cause__ = WorkerTraceback(failure.traceback)
-    return raised
+    error.__cause__ = WorkerTraceback(failure.traceback)
+    cause = _unpickled(failure.cause)
+    if isinstance(cause, BaseException):
+        cause.__cause__, error.__cause__ = error.__cause__, cause
+    return error
+
+
+def _unpickled(pickled: bytes | None) -> Any:
+    """What a worker pickled, or None if it is of a type that cannot be unpickled here."""
+    if pickled is None:
+        return None
+    try:
+        with Guard("an env", "__reduce__"):
+            return pickle.loads(pickled)
+    except Exception:
+        return None
 
 
 def _pickled(error: BaseException) -> bytes | None:

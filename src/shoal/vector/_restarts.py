@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from shoal._core._faults import summary_of
 from shoal._core.run import Infos, clear_step
 from shoal.buffers import Arena
 from shoal.copies import copied_column
@@ -24,7 +25,6 @@ from shoal.layout import Layout
 from shoal.vector._crew import Crew
 from shoal.vector._plan import Part
 from shoal.vector._pool import Pool
-from shoal.vector._remote_errors import summary_of
 from shoal.vector._share import Share
 from shoal.vector._warning import warn_caller
 
@@ -82,7 +82,7 @@ class Restarts:
             if seeds[env] is not None:
                 self._seeds[env] = seeds[env]  # that of a new env is derived from it
 
-    def mend(self, worker: int, error: BaseException, verbs: dict[int, str]) -> dict[int, Infos]:
+    def mend(self, worker: int, error: Exception, verbs: dict[int, str]) -> dict[int, Infos]:
         """Replace a worker that failed, and make the rows that were under way say so.
 
         Args:
@@ -94,7 +94,7 @@ class Restarts:
             The infos of each of them.
 
         Raises:
-            BaseException: What went wrong, if the worker fails again and again.
+            Exception: What went wrong, if the worker fails again and again.
         """
         share = self._shares[worker]
         self._crew.kill(worker)  # it may be slow rather than dead, and still write
@@ -175,7 +175,7 @@ class Restarts:
         self._restarted[worker] += 1
         return self._derived_seeds(self._shares[worker])
 
-    def _judge(self, worker: int, error: BaseException) -> None:
+    def _judge(self, worker: int, error: Exception) -> None:
         self._crew.refuse_if_ended()
         share, block = self._shares[worker], self._culprit(worker)
         # Where a call resets before the next one can step, that one lies between two failures in a row.

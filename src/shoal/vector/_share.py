@@ -24,6 +24,8 @@ from shoal.layout import Layout
 from shoal.vector._cores import Patience
 from shoal.vector._plan import Part, Plan
 
+LAST_WORDS = 1 << 12  # bytes, of each worker; they take no memory until they are written
+
 
 @dataclass(frozen=True)
 class World:
@@ -103,13 +105,21 @@ class Share:
         return Layout(self.observation, objects=objects), Layout(self.action, objects=objects)
 
     def nbytes(self) -> int:
-        """Of the memory: what the handshake needs, the arena, and a second one if rows are kept."""
+        """Of the memory: what the handshake needs, last words, the arena, a second one if rows are kept."""
         arena = Arena.nbytes(self.num_envs * self.agents, *self.layouts())
-        return office_nbytes(self.num_workers, self.most_blocks) + (2 if self.keeps else 1) * arena
+        return self._arena_start() + (2 if self.keeps else 1) * arena
+
+    def _arena_start(self) -> int:
+        return office_nbytes(self.num_workers, self.most_blocks) + self.num_workers * LAST_WORDS
+
+    def last_words(self, block: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Where the worker leaves a message that it could not send."""
+        start = office_nbytes(self.num_workers, self.most_blocks) + self.worker * LAST_WORDS
+        return block[start : start + LAST_WORDS]
 
     def arena(self, block: NDArray[np.uint8]) -> Arena:
         """The arena in the memory."""
-        start = office_nbytes(self.num_workers, self.most_blocks)
+        start = self._arena_start()
         return Arena.within(block[start:], self.num_envs * self.agents, *self.layouts())
 
     def kept(self, block: NDArray[np.uint8]) -> Arena:

@@ -15,8 +15,8 @@ from functools import wraps
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from shoal._core._faults import summary_of
 from shoal.errors import Closed
-from shoal.vector._remote_errors import summary_of
 from shoal.vector._warning import warn_caller
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ Guarantees
   - A plain step takes no message, no pickle and no system call of ours. Only where spaces have no bytes does
     every answer, or every call for a step, have a message: see `_objects.py`.
   - Ctrl-C is the parent's to handle; if the parent or the launcher dies, the kernel ends this process.
+  - If an env forks, its child answers no call: a child that comes back from the env's code ends itself.
 
 The parent's side is `_pool.py`.
 """
@@ -32,14 +33,15 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from shoal._core._faults import Guard, enter_worker, stand_in
 from shoal._core._native import WorkerSignals, die_with_parent, progress_offset
 from shoal._core.run import Infos, Run
 from shoal.buffers import Arena, SharedMemory
 from shoal.emulation import Creator
 from shoal.errors import EnvError
-from shoal.vector._mail import Deadline, Gone, Mail, dumps
+from shoal.vector._mail import HEADER, Deadline, Gone, Mail, dumps
 from shoal.vector._objects import ObjectRows, Told
-from shoal.vector._remote_errors import pack_error
+from shoal.vector._remote_errors import Failure, pack_error
 from shoal.vector._share import Share
 from shoal.vector.block import Block, Unit, build_envs, close_all, names_of
 from shoal.vector.spaces import UnitFacts
@@ -49,6 +51,11 @@ PLAIN, MESSAGE, FAILED = 0, 1, 2  # outcomes: the last two are followed by one
 # If they fail in a worker that is then replaced, it does nothing more: else what it had begun by the time the
 # parent heard of it would be a matter of luck.
 ENDING = ("infos", "reset", "act")
+
+LINE_CLOSED = (
+    "the line between a worker and this process is closed "
+    "(an env may have closed descriptors that it had not opened)"
+)
 
 FOREVER = Deadline(None)
 
@@ -64,6 +71,7 @@ def main(descriptor: int, launcher: int, creators: Sequence[Sequence[Creator]] |
     if not die_with_parent(launcher):
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    enter_worker()
     np.random.seed()  # noqa: NPY002 - else workers forked from one process would all draw the same
     code, mail = 1, Mail(socket.socket(fileno=descriptor))
     try:
@@ -80,24 +88,25 @@ def main(descriptor: int, launcher: int, creators: Sequence[Sequence[Creator]] |
 
 class _Worker:
     def __init__(self, mail: Mail, creators: Sequence[Sequence[Creator]] | None) -> None:
-        self._mail, self._creators = mail, creators
+        self._mail, self._creators, self._pid = mail, creators, os.getpid()
 
     def live(self) -> None:
         try:
             units = self._build()
+            facts = _facts(units)
         except BaseException as error:
             with suppress(Gone):
-                self._mail.send((FAILED, pack_error(error)), FOREVER)
+                self._tell(FAILED, pack_error(_early(error)))
             return
         try:
-            self._tell_facts(units)
+            self._tell_facts(facts)
             pickled, (descriptor,) = self._mail.receive(FOREVER, num_descriptors=1)
             try:
                 self._settle_in(units, pickle.loads(pickled), descriptor)
             except BaseException as error:
-                self._mail.send((FAILED, pack_error(error)), FOREVER)
+                self._tell(FAILED, pack_error(_early(error)))
                 raise Gone from None
-            self._mail.send((PLAIN, None), FOREVER)
+            self._tell(PLAIN, None)
             self._mail.receive(FOREVER)  # the others are ready too
         except Gone:  # the vec has come to nothing
             close_all(units)
@@ -105,15 +114,22 @@ class _Worker:
         with suppress(Gone):
             self._serve()
 
-    def _tell_facts(self, units: list[Unit]) -> None:
+    def _tell(self, outcome: int, message: Any) -> None:
+        """Tell the parent how the envs are being set up, unless this is a fork that one of them made."""
+        if os.getpid() != self._pid:
+            os._exit(1)
+        self._mail.send((outcome, message), FOREVER)
+
+    def _tell_facts(self, facts: list[UnitFacts]) -> None:
         try:
-            pickled = self._mail.dumps((PLAIN, _facts(units)))
+            self._tell(PLAIN, facts)
+        except Gone:
+            raise
         except Exception as error:
             what = "a space or the metadata of an env"
             failure = EnvError(f"{what} cannot be pickled, so it cannot leave its worker: {error}")
-            self._mail.send((FAILED, pack_error(failure)), FOREVER)
+            self._tell(FAILED, pack_error(failure))
             raise Gone from None
-        self._mail.post(pickled, FOREVER)
 
     def _build(self) -> list[Unit]:
         number, numbers, world, pickled = pickle.loads(self._mail.receive(FOREVER)[0])
@@ -131,10 +147,15 @@ class _Worker:
 
     def _settle_in(self, units: list[Unit], share: Share, descriptor: int) -> None:
         memory = SharedMemory(share.nbytes(), descriptor)
-        memory.close()
         self._signals = WorkerSignals(
-            memory.block, share.num_workers, share.most_blocks, share.worker, *share.patience
+            memory.block,
+            share.num_workers,
+            share.most_blocks,
+            share.worker,
+            *share.patience,
+            memory.descriptor,
         )
+        self._words = share.last_words(memory.block)
         at = progress_offset(share.worker, share.most_blocks)
         self._progress = memory.block[at : at + 8].view(np.int64)
         arena, layouts = share.arena(memory.block), share.layouts()
@@ -158,7 +179,7 @@ class _Worker:
     def _serve(self) -> None:
         steps = [block.step for block in self._blocks]
         while self._serving:
-            verb, ends = "infos", False
+            verb, ends, failure = "infos", False, None
             try:
                 said = self._signals.serve(steps)
                 if isinstance(said, int):
@@ -167,14 +188,47 @@ class _Worker:
                     steps = [block.step for block in self._blocks]
                 outcome, message = MESSAGE, self._pickled(said, verb)
             except Gone:
+                self._leave_words(None)
                 raise
             except BaseException as error:
                 ends = self._keeps and verb in ENDING
-                outcome, message = FAILED, dumps((pack_error(error), ends))
+                failure = pack_error(self._public(error, verb))
+                outcome, message = FAILED, dumps((failure, ends))
             self._signals.answer(outcome)
-            self._mail.post(message, FOREVER)
+            try:
+                self._mail.post(message, FOREVER)
+            except Gone:
+                self._leave_words(failure)
+                raise
             if outcome == FAILED and ends:
                 self._mail.receive(FOREVER)  # until it is killed
+
+    def _leave_words(self, failure: Failure | None) -> None:
+        """Leave in shared memory what cannot be sent, because the line to the parent is closed."""
+        if failure is None:
+            failure = pack_error(EnvError(f"{LINE_CLOSED}, so it could not answer"))
+        short = failure._replace(
+            pickled=None,
+            summary=failure.summary[:500],
+            notes=[],
+            traceback=failure.traceback[-500:],
+            cause=None,
+        )
+        for each in (failure, short):
+            words = dumps(each)
+            if len(words) <= len(self._words) - HEADER.size:
+                self._words[: HEADER.size + len(words)] = np.frombuffer(
+                    HEADER.pack(len(words)) + words, np.uint8
+                )
+                return
+
+    def _public(self, error: BaseException, verb: str) -> Exception:
+        """What the parent is to see of an error: nothing that would end it."""
+        if isinstance(error, Exception):
+            return error
+        env = int(self._progress[0])
+        known = [] if env < 0 else [env]
+        return stand_in(error, f"env {env}" if known else "an env", {"infos": "step"}.get(verb, verb), known)
 
     def _answer_to(self, verb: str, *arguments: Any) -> Any:
         if verb in ("reset", "act"):
@@ -188,13 +242,19 @@ class _Worker:
 
     def _pickled(self, said: Any, verb: str) -> bytes:
         try:
-            return dumps(said)
+            with Guard("an env", "__reduce__"):
+                return dumps(said)
         except Exception as error:
             objects = self._blocks[self._signals.block()].objects
             if objects is not None and isinstance(said, Told):
                 objects.check(said)
             what = "an info" if verb in ENDING else f"what {verb} gave"
             raise EnvError(f"{what} cannot be pickled, so it cannot leave its worker: {error}") from error
+
+
+def _early(error: BaseException) -> Exception:
+    """What the parent is to see of an error before there are rows."""
+    return error if isinstance(error, Exception) else stand_in(error, "an env, or its creator,")
 
 
 def _create(creator: Creator, specs: dict[str, Any]) -> Any:

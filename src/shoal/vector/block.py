@@ -7,7 +7,9 @@ can be laid out only when the spaces are known: `build_envs`, then `Block`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from itertools import groupby
 from typing import Any
@@ -18,6 +20,7 @@ from gymnasium.utils import EzPickle
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from numpy.typing import NDArray
 
+from shoal._core._faults import Guard
 from shoal._core.run import Infos, Run
 from shoal._core.stepper import Stepper
 from shoal.agents import AgentsEnv
@@ -43,9 +46,11 @@ def build_envs(creators: Sequence[Creator], numbers: Sequence[int] | None = None
     try:
         for index, creator in zip(numbers or range(len(creators)), creators, strict=True):
             try:
-                units.append(adopt(creator()))
+                with Guard(f"the creator of env {index}", env_ids=[index]):
+                    units.append(adopt(creator()))
             except Exception as error:
-                error.add_note(f"raised while creating env {index}")
+                with suppress(Exception):  # an exception may refuse notes
+                    error.add_note(f"raised while creating env {index}")
                 raise
     except BaseException:
         close_all(units)
@@ -53,14 +58,21 @@ def build_envs(creators: Sequence[Creator], numbers: Sequence[int] | None = None
     return units
 
 
-def close_all(units: Sequence[Unit]) -> list[Exception]:
-    """Close every env, whatever the others do; returns what went wrong."""
+def close_all(units: Sequence[Unit], first: int = 0) -> list[Exception]:
+    """Close every env, whatever the others do; returns what went wrong.
+
+    Args:
+        units: The envs.
+        first: The number of the first, for messages.
+    """
     errors = []
-    for index, unit in enumerate(units):
+    for index, unit in enumerate(units, first):
         try:
-            unit.close()
+            with Guard(f"env {index}", "close", [index]):
+                unit.close()
         except Exception as error:
-            error.add_note(f"raised by close() of env {index}")
+            with suppress(Exception):  # an exception may refuse notes
+                error.add_note(f"raised by close() of env {index}")
             errors.append(error)
     return errors
 
@@ -89,6 +101,18 @@ class _Group:
     stepper: Any
     envs: slice
 
+    def in_block(self, infos: Infos, agents: int) -> Infos:
+        """Count the rows of these infos from the block's first."""
+        first = self.envs.start * agents
+        return [(first + row, info) for row, info in infos]
+
+
+def _step_groups(groups: Sequence[_Group], agents: int) -> Infos:
+    infos: Infos = []
+    for group in groups:
+        infos += group.in_block(group.stepper.step(), agents)
+    return infos
+
 
 class Block:
     """A run of envs stepped together.
@@ -104,7 +128,7 @@ class Block:
     step: Callable[[], Infos]
 
     def __init__(self, units: Sequence[Unit], run: Run) -> None:
-        self._agents = agents_of(units[0])
+        self._agents, self._first_env = agents_of(units[0]), run.first_env
         self._groups: list[_Group] = []
         first = 0
         for stepper, members in _grouped(units):
@@ -116,8 +140,9 @@ class Block:
 
     def _bind(self) -> None:
         # With one group, as nearly always, without a call in between.
+        # Not a method of this block: that would be a reference cycle, and the rows would outlive their vec.
         one = len(self._groups) == 1
-        self.step = self._groups[0].stepper.step if one else self._step_groups
+        self.step = self._groups[0].stepper.step if one else partial(_step_groups, self._groups, self._agents)
 
     @property
     def units(self) -> list[Unit]:
@@ -131,62 +156,47 @@ class Block:
         options: dict[str, Any] | None,
     ) -> Infos:
         """Reset the chosen envs; infos come with rows counted from the block's first."""
-        return self._collect(
-            lambda group: group.stepper.reset(chosen[group.envs], seeds[group.envs], options)
-        )
-
-    def _step_groups(self) -> Infos:
-        return self._collect(lambda group: group.stepper.step())
-
-    def _collect(self, verb: Callable[[_Group], Infos]) -> Infos:
         infos: Infos = []
         for group in self._groups:
-            first = group.envs.start * self._agents
-            infos += [(first + row, info) for row, info in verb(group)]
+            own = group.stepper.reset(chosen[group.envs], seeds[group.envs], options)
+            infos += group.in_block(own, self._agents)
         return infos
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The attribute `name` of every env, called if it can be."""
-        results: list[Any] = []
-        for unit in self.units:
-            if isinstance(unit, GymnasiumVectorEnv):
-                results.extend(unit.unwrapped.call(name, *args, **kwargs))  # type: ignore[attr-defined]
-                continue
-            known = isinstance(unit, (SingleEnv, AgentsEnv))
-            value = unit.get_attr(name) if known else getattr(unit, name)
-            results.append(value(*args, **kwargs) if callable(value) else value)
-        return results
+        return self._ask(name, lambda unit, _: _call(unit, name, args, kwargs))
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
         """Set the attribute `name` of every env to its value."""
-        first = 0
-        for unit in self.units:
-            own = values[first : first + unit.num_envs]
-            first += unit.num_envs
-            if isinstance(unit, GymnasiumVectorEnv):
-                unit.unwrapped.set_attr(name, list(own))  # type: ignore[attr-defined]
-            elif isinstance(unit, (SingleEnv, AgentsEnv)):
-                unit.set_attr(name, own[0])
-            else:
-                setattr(unit, name, own[0])
+        self._ask("set_attr", lambda unit, envs: _set_attr(unit, name, values[envs]))
 
     def render(self) -> list[Any]:
         """The frame of every env."""
-        frames: list[Any] = []
+
+        def frames(unit: Unit, _: slice) -> Sequence[Any]:
+            return unit.render() or () if isinstance(unit, GymnasiumVectorEnv) else [unit.render()]
+
+        return self._ask("render", frames)
+
+    def _ask(self, verb: str, question: Callable[[Unit, slice], Sequence[Any]]) -> list[Any]:
+        """Ask every unit, with its envs counted from the block's first; the answers, one after another."""
+        answers: list[Any] = []
+        first = 0
         for unit in self.units:
-            if isinstance(unit, GymnasiumVectorEnv):
-                frames.extend(unit.render() or ())
-            else:
-                frames.append(unit.render())
-        return frames
+            envs, number = slice(first, first + unit.num_envs), self._first_env + first
+            with Guard(f"env {number}", verb, range(number, number + unit.num_envs)):
+                answers.extend(question(unit, envs))
+            first = envs.stop
+        return answers
 
     def close(self) -> list[Exception]:
         """Close every env; returns what went wrong."""
-        return close_all(self.units)
+        return close_all(self.units, self._first_env)
 
     def snapshot(self) -> list[Any]:
         """Everything but the arena's rows, pickled."""
-        return [([_freeze(u) for u in group.units], group.stepper.state()) for group in self._groups]
+        frozen = iter(self._ask("snapshot", lambda unit, _: [_freeze(unit)]))
+        return [([next(frozen) for _ in group.units], group.stepper.state()) for group in self._groups]
 
     def restore(self, state: list[Any]) -> None:
         """Continue from a snapshot of a block of the same shape.
@@ -198,7 +208,8 @@ class Block:
         if ours != theirs:
             raise SnapshotError(f"the snapshot has runs of {theirs} envs, this vec of {ours}")
         # All are made before any is put in place: a failure here leaves this block as it was.
-        thawed = [[_thaw(each) for each in frozen] for frozen, _ in state]
+        with Guard("an env", "restore"):
+            thawed = [[_thaw(each) for each in frozen] for frozen, _ in state]
         for group, made, (frozen, stepper) in zip(self._groups, thawed, state, strict=True):
             old, group.units = group.units, [new or unit for new, unit in zip(made, group.units, strict=True)]
             for unit, new, each in zip(group.units, made, frozen, strict=True):
@@ -231,6 +242,25 @@ def _grouped(units: Sequence[Unit]) -> Iterable[tuple[Callable[..., Any], list[U
     }
     for (name, _), members in groupby(enumerate(units), key=kind):
         yield steppers[name], [unit for _, unit in members]
+
+
+def _call(unit: Unit, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    if isinstance(unit, GymnasiumVectorEnv):
+        results: Sequence[Any] = unit.unwrapped.call(name, *args, **kwargs)  # type: ignore[attr-defined]
+        return results
+    known = isinstance(unit, (SingleEnv, AgentsEnv))
+    value = unit.get_attr(name) if known else getattr(unit, name)
+    return [value(*args, **kwargs) if callable(value) else value]
+
+
+def _set_attr(unit: Unit, name: str, values: Sequence[Any]) -> Sequence[Any]:
+    if isinstance(unit, GymnasiumVectorEnv):
+        unit.unwrapped.set_attr(name, list(values))  # type: ignore[attr-defined]
+    elif isinstance(unit, (SingleEnv, AgentsEnv)):
+        unit.set_attr(name, values[0])
+    else:
+        setattr(unit, name, values[0])
+    return ()
 
 
 def _freeze(unit: Unit) -> Any:

@@ -9,6 +9,8 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from typing import Any, Self, cast
 
 import numpy as np
@@ -16,6 +18,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal import _core
+from shoal._core._faults import summary_of
 from shoal._core.run import Infos, Run
 from shoal.buffers import Arena, SharedMemory
 from shoal.errors import ArgumentError, CoreNeeded, WorkerError
@@ -23,7 +26,6 @@ from shoal.vector._batching import Batching, is_async
 from shoal.vector._cores import patience_with, usable_cores
 from shoal.vector._launching import check_start_method
 from shoal.vector._plan import Plan
-from shoal.vector._remote_errors import summary_of
 from shoal.vector._warning import warn_caller
 from shoal.vector.arguments import Options, autoreset
 from shoal.vector.base import VectorEnv
@@ -384,8 +386,26 @@ class Multiprocessing(VectorEnv):
         self._pool.close(at_once=True)
 
     def _shut(self) -> list[Exception]:
+        if "_signals" not in vars(self):  # an earlier close() was interrupted after its last line
+            return []
         errors = self._pool.close()
-        return errors + close_all(self._units) if os.getpid() == self._owner else []
+        if os.getpid() != self._owner:
+            return []
+        errors += close_all(self._units)
+        self._give_memory_back()
+        return errors
+
+    def _give_memory_back(self) -> None:
+        """Drop all references to the shared memory; views that the user holds still keep it."""
+        self.stats = partial(dict, self.stats())  # type: ignore[method-assign]
+        empty = Arena.allocate(0, self.observation_layout, self.action_layout)
+        self._arena = replace(empty, mask=self._arena.mask.copy())
+        own = ("_mask", "_whole", "_observe", "_transitions", "_own", "_restarts", "_units", "_signals")
+        of_async = ("_hands", "_hand", "_held")
+        held = [(self, own + of_async), (self._crew, ("_memory", "signals")), (self._pool, ("signals",))]
+        for owner, names in held:
+            for name in names:
+                vars(owner).pop(name, None)
 
     def stats(self) -> dict[str, Any]:
         """Counts and times since the vec was made; see `shoal.vector.statistics`."""

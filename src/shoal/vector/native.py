@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from shoal import _core
 from shoal._core.run import Infos
+from shoal._limits import obtaining
 from shoal.buffers import Arena
 from shoal.errors import (
     ArgumentError,
@@ -192,16 +193,17 @@ class Native(NativeSnapshots):
 
         self._kernel = compiled(self._native_spec, checked=self.check)
         _, patience = patience_with(self.num_workers - 1, usable_cores())
-        self._loop = NativeLoop(
-            self._kernel.address,
-            self._of_a_crash(),
-            self._columns.addresses,
-            (self._columns, self._kernel.keeps),
-            self._total_envs,
-            self.num_workers,
-            patience.pauses,
-            patience.yields,
-        )
+        with obtaining(f"{self.num_workers} threads", "Use fewer by num_workers"):
+            self._loop = NativeLoop(
+                self._kernel.address,
+                self._of_a_crash(),
+                self._columns.addresses,
+                (self._columns, self._kernel.keeps),
+                self._total_envs,
+                self.num_workers,
+                patience.pauses,
+                patience.yields,
+            )
         self._may_be_quick = (
             self._step_verb == STEP_NEXT
             and not self.check

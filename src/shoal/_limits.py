@@ -1,0 +1,50 @@
+"""What the system has no more of: processes, threads, descriptors, memory."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shoal.errors import OutOfResources
+
+REMEDIES = {
+    errno.EAGAIN: "Allow more processes and threads (ulimit -u, or the pids limit of the container)",
+    errno.EMFILE: "Allow this process more open files (ulimit -n)",
+    errno.ENFILE: "Close files: the whole system has no more of them",
+    errno.ENOMEM: "Free memory, or allow more of it (ulimit -v, or the memory limit of the container)",
+    errno.ENOSPC: "Free memory",
+    errno.EFBIG: "Allow larger files, which counts for memory, too (ulimit -f)",
+}
+
+NO_THREAD = (os.strerror(errno.EAGAIN), "can't start new thread")  # as the core says it, and Python
+
+
+@contextmanager
+def obtaining(what: str, instead: str) -> Iterator[None]:
+    """Say what to do if the system has no more of something.
+
+    Args:
+        what: What is asked for.
+        instead: What to do where no limit can be raised.
+
+    Raises:
+        OutOfResources: If there is no more of it.
+    """
+    cause: Exception
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in REMEDIES:
+            raise
+        problem, remedy, cause = error.strerror, REMEDIES[error.errno], error
+    except MemoryError as error:
+        problem, remedy, cause = "no memory", REMEDIES[errno.ENOMEM], error
+    except RuntimeError as error:
+        if str(error) not in NO_THREAD:
+            raise
+        problem, remedy, cause = str(error), REMEDIES[errno.EAGAIN], error
+    else:
+        return
+    raise OutOfResources(f"{what} cannot be had: {problem}. {remedy}. {instead}.") from cause
