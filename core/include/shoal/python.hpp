@@ -75,7 +75,15 @@ class Holder {
         return object.ptr();
     }
     PyObject* held() const { return held_.ptr(); }
-    void release() { held_.reset(); }
+    // What is held may be freed by this, which may run Python or give up the GIL.
+    void release() {
+        PyObject* held = held_.release().ptr();  // not `reset`, which nothing may leave by an exception
+        enter_python([held] { Py_XDECREF(held); });
+    }
+    Holder() = default;
+    Holder(const Holder&) = delete;
+    Holder& operator=(const Holder&) = delete;
+    ~Holder() { release(); }
 
    private:
     nb::list held_;
