@@ -233,7 +233,7 @@ NB_MODULE(_native, module) {
     module.def("die_with_parent", &shoal::die_with_parent);
     module.def("rehearse", [](const std::vector<double>& shares, std::pair<int, int> own, std::pair<int, int> theirs,
                               double seconds) {
-        const nb::gil_scoped_release others_may_run;
+        const shoal::OthersMayRun others_may_run;
         return shoal::Rehearsal(shares, {own.first, own.second}, {theirs.first, theirs.second}).run(seconds);
     }, "shares"_a, "own"_a, "theirs"_a, "seconds"_a);
 }
