@@ -81,9 +81,10 @@ def _no_leaks(_libraries_that_hold_on: None):
     yield
     # Without the garbage collector: what is closed or dropped must be gone at once. But an exception that a
     # test has caught refers to its frames, and a frame to it: such a cycle only the collector can break.
-    if left_since(before) and has_cycle_of_traceback():
-        gc.collect()
     left = left_since(before)
+    if left and has_cycle_of_traceback():
+        gc.collect()
+        left = left_since(before)
     assert not left, f"the test left behind: {left}"
 
 

@@ -280,7 +280,14 @@ def test_an_evaluation_counts_both_players():
     pytest.importorskip("torch")
     from shoal.learn import PPO, PPOConfig, evaluate
 
+    class Short(Blitz):
+        def step(self, actions):
+            actions[:] = 1  # the first move ends the game
+            super().step(actions)
+
     with PPO(Blitz, PPOConfig(total_steps=256, num_envs=2, seed=0, backend="serial")) as ppo:
         ppo.train()
-    found = evaluate(ppo.policy, Blitz, 64, deterministic=False)
+    with shoal.Serial(Short, 8, flat=True) as vec:
+        found = evaluate(ppo.policy, vec, 160)
     assert found.mean_return == 0
+    assert sorted(set(found.lengths.tolist())) == [0, 1]

@@ -12,9 +12,9 @@ How each space lies in a row:
                                       of the sorted charset
     OneOf                             the index of the choice, then every choice; those not taken are 0
     Dict, Tuple                       their members one after another
-    Sequence, Graph, any other        nothing: they have no fixed size. `layout` refuses them. A vec of
-                                      Python envs with flat=False carries their values as objects beside the
-                                      row, as Gymnasium does
+    Sequence, Graph, any other        nothing: Sequence and Graph have no fixed size, and the bytes of other
+                                      spaces are not known. `layout` refuses them. A vec of Python envs with
+                                      flat=False carries their values as objects beside the row
 """
 
 from __future__ import annotations
@@ -144,7 +144,10 @@ def _without_bytes(field: Field, reader: str) -> SpaceError:
         remedy = "with a Dict of padded Boxes for nodes, edges and edge_links, and two Discretes for counts"
     other = f"{reader} takes only bytes."
     if not reader:
-        other = "Or make the vec with flat=False: shoal.Serial and shoal.Multiprocessing then carry objects."
+        other = (
+            "Or make the vec with flat=False, if no learner of Shoal is to have it: shoal.Serial and "
+            "shoal.Multiprocessing then carry objects."
+        )
     return SpaceError(f"{where(field.path, 'space')}: {problem}. Wrap the env {remedy}. {other}")
 
 

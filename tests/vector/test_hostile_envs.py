@@ -54,10 +54,16 @@ def test_02_a_worker_that_dies_after_its_answer_is_told_of_once(tmp_path, verb):
         assert wait_until(lambda: not vec._signals.due(0), 20)
         os.kill(dying, signal.SIGKILL)
         assert wait_until(lambda: not Path(f"/proc/{dying}").exists(), 20)
-        timer = threading.Timer(0.3, file.touch)  # so that the parent looks around meanwhile
-        timer.start()
+
+        def release():
+            wait_until(lambda: vec._moving, 20)
+            time.sleep(0.3)  # so that the parent looks around meanwhile
+            file.touch()
+
+        releasing = threading.Thread(target=release)
+        releasing.start()
         assert vec.recv().obs[:, 2].tolist() == [1, 1]
-        timer.join()
+        releasing.join()
         with pytest.raises(WorkerDied, match=r"worker 0, which ran env 0, was killed by signal 9") as caught:
             vec.step([0, 0]) if verb == "step" else vec.get_attr("env_id")
         assert (caught.value.env_ids, caught.value.exit_code) == ([0], -signal.SIGKILL)

@@ -134,7 +134,7 @@ class Waiting(Env):
         self.wait("method")
 
 creators = [partial(Waiting, i) for i in range(2)]
-with shoal.Multiprocessing(creators, num_workers=2, timeout=3.0, **OPTIONS) as vec:
+with shoal.Multiprocessing(creators, num_workers=2, timeout=10.0, **OPTIONS) as vec:
     if OPTIONS:
         vec.async_reset(seed=0)
         for _ in range(4):
@@ -148,16 +148,9 @@ print("fine")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("verb", "options"),
-    [
-        ("start", {}),
-        ("step", {}),
-        ("method", {}),
-        ("step", {"batch_size": 1}),
-        ("step", {"batch_size": 1, "order": "ready"}),
-    ],
-    ids=str,
+    ("verb", "options"), [("step", {}), ("step", {"batch_size": 1, "order": "ready"})], ids=str
 )
 def test_03_time_in_which_all_processes_were_stopped_does_not_count(verb, options, tmp_path):
     """As by Ctrl-Z and fg, for longer than `timeout`."""
@@ -172,7 +165,7 @@ def test_03_time_in_which_all_processes_were_stopped_does_not_count(verb, option
     )
     assert wait_until(lambda: (tmp_path / "in").exists(), 60)
     os.killpg(process.pid, signal.SIGSTOP)
-    time.sleep(3.5)
+    time.sleep(10.5)  # beyond `timeout`, which must be long enough for a start on a busy machine
     os.killpg(process.pid, signal.SIGCONT)
     (tmp_path / "go").touch()
     said, errors = process.communicate(timeout=60)

@@ -72,14 +72,13 @@ class Task:
         if self.source.steps_many:
             return {DIRECT: direct, MADE: made}
         if self.source.native is not None and isinstance(self.first, gymnasium.vector.VectorEnv):
-            return {NATIVE: native}  # several agents, which no other vector env can have of a compiled env
-        return {
-            BARE: bare,
-            **({} if self.source.native is None else {NATIVE: native}),
-            **({MADE: made} if self.backend == "auto" else {SERIAL: serial, PROCESSES: processes}),
-            SYNC: gymnasium_sync,
-            ASYNC: gymnasium_async,
-        }
+            return {NATIVE: native}  # several agents: those of Gymnasium cannot have them
+        ours: dict[str, Callable[[Task], Loop]] = {} if self.source.native is None else {NATIVE: native}
+        if self.backend == "all":
+            ours |= {SERIAL: serial, PROCESSES: processes}
+        elif not ours:
+            ours = {MADE: made}
+        return {BARE: bare, **ours, SYNC: gymnasium_sync, ASYNC: gymnasium_async}
 
     def check_objects(self) -> None:
         """That each env can be an object of its own.

@@ -84,7 +84,7 @@ def evaluate(
         raise ArgumentError(f"max_steps: expected at least 1, got {max_steps}")
     if not isinstance(env, VectorEnv):
         envs = min(episodes, MOST_ENVS)
-        with make(env, envs, env_kwargs=env_kwargs, flat=True, num_workers=1) as vec:
+        with make(env, envs, env_kwargs=env_kwargs, flat=True) as vec:
             return _play(policy, vec, episodes, deterministic, seed, max_steps, on_step)
     if env.batch_size < env.num_envs:
         raise ArgumentError("env: expected a vec that hands out all rows at a time, got an asynchronous one")
@@ -107,7 +107,7 @@ def _play(
     state = policy.initial_state(rows)
     sums, counts = np.zeros(rows), np.zeros(rows, np.int64)
     agents, waited = env.agents_per_env, 0  # steps since an episode that counts has ended
-    has_acted, begun = np.zeros(rows, np.bool_), np.zeros(rows // agents, np.int64)
+    took_part, begun = np.zeros(rows, np.bool_), np.zeros(rows // agents, np.int64)
     returns: list[float] = []
     lengths: list[int] = []
     env.async_reset(seed=seed)
@@ -117,10 +117,10 @@ def _play(
             on_step(env)
         sums += batch.rewards
         counts += ~batch.resets
-        has_acted |= batch.mask
-        begun += batch.resets.reshape(-1, agents).all(1)
-        _pass_on(quota.reshape(-1, agents), has_acted.reshape(-1, agents), begun)
         ends, waited = batch.terminations | batch.truncations, waited + 1
+        took_part |= batch.mask | ends
+        begun += batch.resets.reshape(-1, agents).all(1)
+        _pass_on(quota.reshape(-1, agents), took_part.reshape(-1, agents), begun)
         for row in np.flatnonzero(ends & (quota > 0)).tolist():
             returns.append(float(sums[row]))
             lengths.append(int(counts[row]))
@@ -141,9 +141,9 @@ def _play(
     return Evaluation(np.array(returns), np.array(lengths))
 
 
-def _pass_on(quota: NDArray[np.int64], has_acted: NDArray[np.bool_], begun: NDArray[np.int64]) -> None:
+def _pass_on(quota: NDArray[np.int64], took_part: NDArray[np.bool_], begun: NDArray[np.int64]) -> None:
     """Agents that had no part in a whole episode leave their episodes to one that had. All [envs, agents]."""
-    absent = (quota > 0) & ~has_acted & (begun > 1)[:, None] & has_acted.any(1, keepdims=True)
+    absent = (quota > 0) & ~took_part & (begun > 1)[:, None] & took_part.any(1, keepdims=True)
     for env in np.flatnonzero(absent.any(1)).tolist():
-        quota[env, has_acted[env].argmax()] += quota[env, absent[env]].sum()
+        quota[env, took_part[env].argmax()] += quota[env, absent[env]].sum()
         quota[env, absent[env]] = 0
