@@ -22,7 +22,6 @@ from shoal.errors import (
     ActionError,
     EnvError,
     ObservationError,
-    ResetNeeded,
     RestartWarning,
     SpaceError,
     WorkerDied,
