@@ -52,7 +52,7 @@ test-asan: $(ASAN_VENV)/.ready ## Run the tests with AddressSanitizer and UBSan 
 	  --ignore tests/vector/test_faults.py --ignore tests/vector/test_restarts.py --ignore tests/vector/test_against_gymnasium.py \
 	  --ignore tests/vector/test_exit.py --ignore tests/vector/test_exits.py --ignore tests/vector/test_forks.py \
 	  --ignore tests/vector/test_hostile_envs.py --ignore tests/vector/test_stopped.py --ignore tests/test_limits.py \
-	  --ignore tests/vector/test_close_by_signal.py --ignore tests/vector/test_choosing.py --ignore tests/test_install.py \
+	  --ignore tests/vector/test_close_by_signal.py --ignore tests/vector/test_closing.py --ignore tests/vector/test_choosing.py --ignore tests/test_install.py \
 	  --ignore tests/testing --ignore tests/test_leaks.py --ignore tests/test_registry.py \
 	  --ignore tests/envs_families --ignore tests/cli --ignore tests/compat --ignore tests/native \
 	  --ignore tests/test_examples.py --ignore tests/test_docs.py --ignore tests/test_learner_examples.py \

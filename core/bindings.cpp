@@ -209,6 +209,7 @@ NB_MODULE(_native, module) {
         })
         .def("overdue", &Parent::overdue)
         .def("lived", &Parent::lived)
+        .def("interrupt", &Parent::interrupt)
         .def("watch", &Parent::watch)
         .def("watch_lines", &Parent::watch_lines)
         .def("due", &Parent::due)

@@ -53,6 +53,8 @@ class Env:
       of an agent that waits for its turn: rewards and ends that it gets meanwhile belong to its last
       action, or to none if it has not acted yet. The env may set ``mask`` of an agent that had finished: it
       returns and begins an episode.
+    - An agent that has no part in the episode has a clear ``mask``, and the env writes neither a reward nor a
+      flag for it.
     - When no agent is left to act, the episode is over and the vec resets the env, as its autoreset
       mode says.
 

@@ -1,16 +1,18 @@
 """backend="auto": what is measured, what is chosen, and what the measurement leaves as it was."""
 
 import random
+import threading
 import warnings
 from functools import partial
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete, Sequence
 
 import shoal
 from shoal import _core
-from shoal.testing import SentinelEnv, SlowEnv
+from shoal.testing import SampleEnv, SentinelEnv, SlowEnv
 from shoal.vector import choosing, making
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
@@ -143,7 +145,7 @@ def test_every_mode_and_kind_of_env_is_measured(mode):
     def nested():
         return gymnasium.vector.SyncVectorEnv([partial(SentinelEnv, 0)] * 2, autoreset_mode=mode)
 
-    kinds = [partial(SentinelEnv, 0, max_length=3), "shoal/Foragers-v0"] + [nested] * (mode != "Disabled")
+    kinds = [partial(SentinelEnv, 0, max_length=3), "shoal/Foragers-v0", nested]
     for env in kinds:
         with shoal.make(env, 2, autoreset_mode=mode) as vec:
             assert vec.chosen_because.startswith("a step takes ")
@@ -200,6 +202,23 @@ def test_infos_have_a_price_in_workers():
     assert talks.packing > 0
     assert talks.unpacking > 0
     assert silent.packing == silent.unpacking == 0
+
+
+def test_objects_have_a_price_in_workers():
+    create = partial(SampleEnv, Sequence(Discrete(9)), Discrete(2))
+    cost = choosing.measure(create, gymnasium.vector.AutoresetMode.NEXT_STEP)
+    assert cost.packing > 0
+    assert cost.unpacking > 0
+
+
+def test_what_cannot_be_pickled_stays_here():
+    class Locked(SentinelEnv):
+        def step(self, action):
+            return *super().step(action)[:4], {"lock": threading.Lock()}
+
+    with shoal.make(lambda: Locked(0), 2) as vec:
+        assert type(vec) is shoal.Serial
+        assert vec.chosen_because == "its infos or observations cannot be pickled"
 
 
 def test_a_run_keeps_the_choice(rehearsed, tmp_path):

@@ -174,6 +174,13 @@ class ParentSignals {
     // Seconds that this process has lived since the pool was made.
     double lived() { return seconds(lived_.now()); }
 
+    // Let a wait of this thread, which a signal handler interrupts, or of another one end now, and every later one.
+    void interrupt() {
+        interrupted_.store(true, std::memory_order_relaxed);
+        Bell& bell = office_.bell();
+        wake_if_parked(bell, ring(bell, 0, true), true);
+    }
+
     // Where deaths are told from now on.
     void watch(int news_descriptor) { news_.front().fd = news_descriptor; }
     // Sockets whose other ends are the workers': if one is closed, that is news too.
@@ -332,6 +339,7 @@ class ParentSignals {
                 if (PyErr_CheckSignals() < 0) nb::raise_python_error();
                 if (has_news(news_.size())) return news;
             }
+            if (interrupted_.load(std::memory_order_relaxed)) return news;  // by a signal handler just now, say
             const std::uint64_t waited = lived_.now() - since;
             if (!endless && looking && waited >= limit) return timed_out;
             const std::uint64_t rest = endless ? look_around : std::min(look_around, limit - std::min(limit, waited));
@@ -394,6 +402,7 @@ class ParentSignals {
     Patience patience_;
     std::vector<pollfd> news_;  // of the launcher, then of each worker's line
     bool parent_steps_;
+    std::atomic<bool> interrupted_{false};
     std::optional<Seats> seats_;  // if there is a core for everybody
     std::vector<Core> cores_;     // on which each has worked, the parent first
     Desk* moving_ = nullptr;      // of the worker that has been asked to move

@@ -28,6 +28,11 @@ class AsyncMultiprocessing(AsyncVerbs, Multiprocessing):
         self._crew.reset_verb = self._reset_verb
         self._cut: list[int] = []  # bereft blocks that were sent, and are to say so
 
+    def _give_memory_back(self) -> None:
+        super()._give_memory_back()
+        self._hand, self._held = None, []
+        vars(self).pop("_hands", None)
+
     # -- the verbs -------------------------------------------------------------------------------------
 
     def _reset_all(

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
+from shoal._core._faults import Guard
 from shoal.fields import Columns, Kind, where
 from shoal.layout import Layout
 from shoal.vector._warning import warn_caller
@@ -46,7 +47,7 @@ def warn_if_outside(
 def _is_outside(space: Space[Any], value: Any) -> bool:
     """Whether a space says that a value is none of its own. One that does not answer says nothing."""
     try:
-        with warnings.catch_warnings():
+        with Guard("a space", "contains"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Gymnasium's spaces warn of what they cast
             return not space.contains(value)
     except Exception:

@@ -443,6 +443,18 @@ class Crew:
         if self.ended:
             raise Closed("the vec was closed while its envs were moving")
 
+    def interrupt(self) -> None:
+        """Make the verb under way end, in this thread or another one, which then calls `end`.
+
+        Nothing is closed here: that verb may be using it.
+        """
+        self.ended = True
+        signals = vars(self).get("signals")
+        if signals is not None:
+            signals.interrupt()
+        for mail in list(self._mails.values()):
+            mail.shut_down()
+
     def end(self, *, at_once: bool = False) -> None:
         """End every worker: by itself, if it can and if there is time. May be called again."""
         self.ended = True  # first: the verb that this interrupts must not mistake what it finds

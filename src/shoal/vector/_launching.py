@@ -236,9 +236,7 @@ class _Executed:
                 self._line.send("open", Deadline(PATIENCE), theirs.fileno())
             except (Gone, Late):
                 ours.close()
-                raise WorkerError(
-                    "the process that starts workers has ended as soon as it was made"
-                ) from None
+                raise WorkerError("the process that starts workers has ended, or does not answer") from None
         return Channel(ours, dumps_by_value, self.send_signal)
 
     def _allow_as_many_files(self) -> None:

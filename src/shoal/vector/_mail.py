@@ -101,9 +101,13 @@ class Line:
 
     def hang_up(self) -> None:
         """End the line for both sides, though forks of this process may hold a copy of this end."""
+        self.shut_down()
+        self.close()
+
+    def shut_down(self) -> None:
+        """End the line for both sides. The descriptor stays: another thread may still wait for it."""
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_RDWR)
-        self.close()
 
     def close(self) -> None:
         """Let go of this end."""

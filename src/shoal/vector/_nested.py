@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from numpy.typing import NDArray
 
-from shoal._core._faults import Guard, observation_error
+from shoal._core._faults import observation_error, stand_in, would_end
 from shoal._core.run import Infos, Run
 from shoal.errors import ArgumentError
 from shoal.fields import Misfit
@@ -81,14 +81,16 @@ class NestedStepper:
 
     def _call(self, verb: str, *args: Any, **kwargs: Any) -> Any:
         self._run.progress[0] = self._first_env
-        last = self._first_env + self._vec.num_envs - 1
-        whose = f"the vector env that holds envs {self._first_env} to {last}"
         try:
-            with Guard(whose, verb, range(self._first_env, last + 1)):
-                return getattr(self._vec, verb)(*args, **kwargs)
-        except Exception as error:
-            with suppress(Exception):  # an exception may refuse notes
-                error.add_note(f"raised by {verb}() of {whose}")
+            return getattr(self._vec, verb)(*args, **kwargs)
+        except BaseException as error:
+            last = self._first_env + self._vec.num_envs - 1
+            whose = f"the vector env that holds envs {self._first_env} to {last}"
+            if would_end(error):
+                raise stand_in(error, whose, verb, range(self._first_env, last + 1)) from error
+            if isinstance(error, Exception):
+                with suppress(Exception):  # an exception may refuse notes
+                    error.add_note(f"raised by {verb}() of {whose}")
             raise
 
     def _write(self, obs: Any, verb: str) -> None:

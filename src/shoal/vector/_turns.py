@@ -53,12 +53,13 @@ def taking_turns{parameters}:
 
 def verb(method: Callable[Concatenate[Vec, Rest], Result]) -> Callable[Concatenate[Vec, Rest], Result]:
     """Let a method of a vec take the turn, or raise if it is taken."""
-    # Written out for its parameters, as the __init__ of a dataclass is: to take any parameters, and to pass
-    # them on, would cost more than all the rest.
+    # The wrapper is generated for the method's own parameters, as dataclasses do. Passing *args and **kwargs
+    # on would cost more than the rest of the wrapper.
     parameters = inspect.signature(method).parameters.values()
     bare = inspect.Signature([each.replace(annotation=each.empty) for each in parameters])
     known: dict[str, Any] = {"method": method, "give_back": give_back}
-    exec(_VERB.format(parameters=bare, arguments=", ".join(map(_passed_on, parameters))), known)
+    text = _VERB.format(parameters=bare, arguments=", ".join(map(_passed_on, parameters)))
+    exec(compile(text, f"{__file__}:{method.__name__}", "exec"), known)  # a file of ours, for `warn_caller`
     return holds_turn(wraps(method)(known["taking_turns"]))
 
 

@@ -38,6 +38,7 @@ from shoal.errors import (
     NothingPending,
     ResetNeeded,
     SnapshotError,
+    WorkerError,
 )
 from shoal.vector._hand import Hand
 from shoal.vector._slicing import every, interleaved, structure_of
@@ -188,6 +189,13 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
 
     def _check_owner(self) -> None:
         """Raise if this process cannot use the vec, because it is a fork of the one that made it."""
+
+    def _is_usable_here(self) -> bool:
+        try:
+            self._check_owner()
+        except WorkerError:
+            return False
+        return True
 
     # -- Gymnasium's verbs -----------------------------------------------------------------------------
 
@@ -502,7 +510,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
                 return
             self._rest = True
             moving, self._closed = self._moving, True
-            if moving and os.getpid() == self._owner:
+            if moving and self._is_usable_here():
                 self._interrupt()
                 if not has_turn_here(self):
                     self._await_closed()
@@ -520,7 +528,11 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         rest, self._rest = self._rest, False
         if not rest:
             return []
-        errors = self._shut()
+        try:
+            errors = self._shut()
+        except BaseException:  # Ctrl-C, say: another close() goes on with it
+            self._rest, self._closing = True, False
+            raise
         self.closed = True
         return errors
 

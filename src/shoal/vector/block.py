@@ -226,7 +226,7 @@ def _grouped(units: Sequence[Unit]) -> Iterable[tuple[Callable[..., Any], list[U
             raise ArgumentError(
                 f"expected the same number of agents in every env, got {agents_of(units[0])} in the "
                 f"first and {agents_of(unit)} in number {number}. Pad the smaller ones with agents "
-                "whose mask is clear."
+                "whose mask is clear, and for which the env writes neither rewards nor flags."
             )
 
     def kind(numbered: tuple[int, Unit]) -> tuple[str, int]:

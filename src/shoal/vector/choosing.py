@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -41,7 +42,7 @@ MESSAGE = 20_000
 
 
 @dataclass(frozen=True)
-class Choice:
+class Decision:
     """A backend, and why it was chosen.
 
     Attributes:
@@ -55,13 +56,13 @@ class Choice:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step of that which one creator makes takes, in nanoseconds: one env, or a vector env.
+    """The cost of one step of what a creator makes (one env or a vector env), in nanoseconds.
 
     Attributes:
-        working: Of the processor.
-        waiting: For anything else, such as a sleep or a socket.
-        packing: Its infos in a worker, to send them.
-        unpacking: The same infos in this process.
+        working: Processor time.
+        waiting: Time spent waiting, for a sleep or a socket.
+        packing: Time to pickle what a worker sends: infos, and objects of spaces without bytes.
+        unpacking: Time to unpickle the same in this process.
     """
 
     working: float
@@ -70,22 +71,24 @@ class Cost:
     unpacking: float = 0.0
 
 
-def choose(creators: list[Creator], mode: AutoresetMode) -> Choice:
+def choose(creators: list[Creator], mode: AutoresetMode) -> Decision:
     """Measure which backend steps these envs faster. The first creator stands for all."""
     cores = usable_cores()
     sizes = split(len(creators), None, None, cores, parent_steps=False)
     try:
         cost = measure(creators[0], mode)
+    except _CannotBeSent:
+        return Decision("serial", "its infos or observations cannot be pickled")
     except Exception as error:  # the vec will raise it again, in its time and with the env's number
-        return Choice("multiprocessing", f"the probe failed with {type(error).__name__}")
+        return Decision("multiprocessing", f"the probe failed with {type(error).__name__}")
     if cost.waiting > cost.working:
-        return Choice("multiprocessing", f"an env waits for {duration(cost.waiting)} in each step")
+        return Decision("multiprocessing", f"an env waits for {duration(cost.waiting)} in each step")
     try:
         alone, together = rehearse(cost, sizes, cores)
-    except RuntimeError:  # no thread to be had: then hardly a process
-        return Choice("serial", "the machine has no threads left")
+    except RuntimeError:  # no thread can be started, so probably no process either
+        return Decision("serial", "the machine has no threads left")
     reason = f"a step takes {duration(alone)} here and {duration(together)} in {len(sizes)} workers"
-    return Choice("multiprocessing" if together < alone else "serial", reason)
+    return Decision("multiprocessing" if together < alone else "serial", reason)
 
 
 def rehearse(cost: Cost, sizes: list[int], cores: int) -> tuple[float, float]:
@@ -111,8 +114,7 @@ def rehearse(cost: Cost, sizes: list[int], cores: int) -> tuple[float, float]:
 
 def measure(creator: Creator, mode: AutoresetMode) -> Cost:
     """Build what the creator makes, step it for some milliseconds with random actions, and close it."""
-    if mode is AutoresetMode.DISABLED:
-        mode = AutoresetMode.NEXT_STEP  # so that there is nothing to do between two steps
+    disabled = mode is AutoresetMode.DISABLED  # then finished envs are reset between two steps
     with undisturbed(), Serial(creator, 1, autoreset_mode=mode, seed=0) as vec:
         vec.reset()
         _timed(vec, 1)  # the first step may import or compile something
@@ -120,19 +122,21 @@ def measure(creator: Creator, mode: AutoresetMode) -> Cost:
         infos: list[Infos] = []
         length, end = 1, time.perf_counter() + PROBE
         while not steps or time.perf_counter() < end:
+            if disabled and not vec._mask.reshape(-1, vec.agents_per_env).any(1).all():
+                vec.reset()
             worked, took, left, infos = _timed(vec, length)
             working, passed, switches = working + worked, passed + took, switches + left
             steps += length
-            if took < CHUNK:
+            if took < CHUNK and not disabled:
                 length *= 2
+        packing, unpacking = _sending(vec, infos)
     # A thread that is preempted does not work either, but it does not leave its core of its own accord.
     waiting = passed - working if switches >= steps / 2 else 0
-    packing, unpacking = _sending(infos) if any(infos) else (0.0, 0.0)
-    return Cost(max(1.0, working / steps), waiting / steps, packing / len(infos), unpacking / len(infos))
+    return Cost(max(1.0, working / steps), waiting / steps, packing, unpacking)
 
 
 def _timed(vec: Serial, steps: int) -> tuple[int, int, int, list[Infos]]:
-    """Make so many steps.
+    """Step the vec `steps` times.
 
     Returns:
         Nanoseconds of this thread, those that passed, how often the thread left its core, and the infos.
@@ -146,13 +150,31 @@ def _timed(vec: Serial, steps: int) -> tuple[int, int, int, list[Infos]]:
     return worked, passed, resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - left, infos
 
 
-def _sending(infos: list[Infos]) -> tuple[float, float]:
-    """Nanoseconds to pickle these, and to make them anew."""
-    begun = time.thread_time_ns()
-    pickled = dumps(infos)
-    packed = time.thread_time_ns()
-    pickle.loads(pickled)
-    return packed - begun, time.thread_time_ns() - packed
+class _CannotBeSent(Exception):
+    """What an env gives cannot be pickled, so that it cannot run in a worker."""
+
+
+def _sending(vec: Serial, infos: list[Infos]) -> tuple[float, float]:
+    """Nanoseconds a step to pickle what a worker would send of it, and to unpickle it.
+
+    Raises:
+        _CannotBeSent: If it cannot be pickled.
+    """
+    objects = vec._arena.observation_objects, vec._arena.action_objects
+    parts: list[tuple[Any, int]] = [(infos, len(infos))] if any(infos) else []
+    parts += [(each, 1) for each in objects if each.size]
+    packing = unpacking = 0.0
+    for part, steps in parts:
+        begun = time.thread_time_ns()
+        try:
+            pickled = dumps(part)
+        except Exception as error:
+            raise _CannotBeSent from error
+        packed = time.thread_time_ns()
+        pickle.loads(pickled)
+        packing += (packed - begun) / steps
+        unpacking += (time.thread_time_ns() - packed) / steps
+    return packing, unpacking
 
 
 @contextmanager

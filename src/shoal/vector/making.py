@@ -330,8 +330,8 @@ def _automatic(
         return "serial", "no processes without Linux and the compiled core"
     from shoal.vector.choosing import choose  # needs Linux
 
-    choice = choose(creators, mode)
-    return choice.backend, choice.reason
+    decision = choose(creators, mode)
+    return decision.backend, decision.reason
 
 
 def _backend(name: str, for_processes: dict[str, Any]) -> Callable[..., VectorEnv]:

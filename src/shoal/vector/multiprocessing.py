@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal._core._faults import summary_of
+from shoal._core._faults import Guard, summary_of
 from shoal._core.run import Infos, Run
 from shoal.buffers import Arena, SharedMemory
 from shoal.errors import ArgumentError, CoreNeeded, WorkerError
@@ -169,12 +169,13 @@ class Multiprocessing(VectorEnv):
         from shoal.vector._restarts import Restarts
         from shoal.vector._share import shares_of
 
-        facts = {unit: UnitFacts.of(own, names_of(own)) for unit, own in enumerate(self._units)}
-        for own, told in zip(units, self._crew.facts, strict=True):
-            facts.update(zip(own, told, strict=True))
-        in_order = [facts[unit] for unit in range(len(self.env_fns))]
         mode, flat = options.autoreset_mode, options.flat
-        described = combine(in_order, options.observation_mode, mode, objects=not flat)
+        with Guard("a space or a property of an env"):
+            facts = {unit: UnitFacts.of(own, names_of(own)) for unit, own in enumerate(self._units)}
+            for own, told in zip(units, self._crew.facts, strict=True):
+                facts.update(zip(own, told, strict=True))
+            in_order = [facts[unit] for unit in range(len(self.env_fns))]
+            described = combine(in_order, options.observation_mode, mode, objects=not flat)
         cores = usable_cores()
         own_patience, patience = patience_with(plan.num_workers, cores)
         shares = shares_of(
@@ -382,13 +383,13 @@ class Multiprocessing(VectorEnv):
     # -- the end ---------------------------------------------------------------------------------------
 
     def _interrupt(self) -> None:
-        # The verb has the lines to the workers, so that nothing can be said to them.
-        self._pool.close(at_once=True)
+        self._crew.interrupt()
 
     def _shut(self) -> list[Exception]:
         if "_signals" not in vars(self):  # an earlier close() was interrupted after its last line
             return []
-        errors = self._pool.close()
+        # If a verb was interrupted, it had the lines to the workers: nothing can be said to them any more.
+        errors = self._pool.close(at_once=self._crew.ended)
         if os.getpid() != self._owner:
             return []
         errors += close_all(self._units)
@@ -401,8 +402,7 @@ class Multiprocessing(VectorEnv):
         empty = Arena.allocate(0, self.observation_layout, self.action_layout)
         self._arena = replace(empty, mask=self._arena.mask.copy())
         own = ("_mask", "_whole", "_observe", "_transitions", "_own", "_restarts", "_units", "_signals")
-        of_async = ("_hands", "_hand", "_held")
-        held = [(self, own + of_async), (self._crew, ("_memory", "signals")), (self._pool, ("signals",))]
+        held = [(self, own), (self._crew, ("_memory", "signals")), (self._pool, ("signals",))]
         for owner, names in held:
             for name in names:
                 vars(owner).pop(name, None)

@@ -39,7 +39,7 @@ from shoal.vector._batching import Batching, is_async
 from shoal.vector._cores import patience_with, usable_cores
 from shoal.vector._native_creators import spec_of
 from shoal.vector._native_snapshots import NativeSnapshots
-from shoal.vector._turns import holds_turn
+from shoal.vector._turns import give_back, holds_turn
 from shoal.vector.arguments import Options, autoreset
 from shoal.vector.base import FAILED, READY
 from shoal.vector.spaces import UnitFacts, combine
@@ -55,12 +55,12 @@ VERBS = {
 _made: weakref.WeakSet[Native] = weakref.WeakSet()
 
 
-def _leave_the_short_way() -> None:
+def _disable_fast_path() -> None:
     for vec in _made:
-        vec._quick = False  # the long one says what is wrong
+        vec._quick = False  # the normal path raises the error
 
 
-os.register_at_fork(after_in_child=_leave_the_short_way)
+os.register_at_fork(after_in_child=_disable_fast_path)
 
 
 class Native(NativeSnapshots):
@@ -240,15 +240,19 @@ class Native(NativeSnapshots):
         self, actions: Any
     ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """Step every env with its action: see `shoal.VectorEnv.step`."""
-        if self._quick and self._state is READY and not self._moving:
+        if self._quick and self._state is READY and not self._moving and not self._closed:
             try:
                 self._moving = True  # no other thread has come between: there was no call (see `verb`)
                 result = self._loop.step(actions)
                 if result is False:
                     self._state = FAILED
-            finally:
                 self._moving = False
-            if result and self._quick:  # else the vec was closed meanwhile
+            except BaseException as error:
+                give_back(self, error)
+                raise
+            if self._closed:  # meanwhile
+                give_back(self)  # type: ignore[unreachable]
+            if result:
                 return result  # type: ignore[no-any-return]
             if result is False:
                 raise self._raised_inside()
@@ -430,9 +434,6 @@ class Native(NativeSnapshots):
         return frames
 
     # -- the end ---------------------------------------------------------------------------------------
-
-    def _interrupt(self) -> None:
-        self._quick = False  # the long way says that it is closed
 
     def _shut(self) -> list[Exception]:
         self._quick = False

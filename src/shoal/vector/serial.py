@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from numpy.typing import NDArray
 
+from shoal._core._faults import Guard
 from shoal._core.run import Infos, Run
 from shoal.buffers import Arena
 from shoal.emulation import SingleEnv
@@ -61,8 +62,9 @@ class Serial(VectorEnv):
         self.env_fns = creators_of(env, num_envs)
         units = build_envs(self.env_fns)
         try:
-            facts = [UnitFacts.of(unit, names_of(unit)) for unit in units]
-            described = combine(facts, observation_mode, mode, objects=not flat)
+            with Guard("a space or a property of an env"):
+                facts = [UnitFacts.of(unit, names_of(unit)) for unit in units]
+                described = combine(facts, observation_mode, mode, objects=not flat)
             rows = described.num_envs * len(described.agents)
             arena = Arena.allocate(rows, described.observation, described.action)
             run = Run(arena, described.observation, described.action, mode, flat=flat)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
+from shoal._core._faults import Guard
 from shoal.emulation import SingleEnv
 from shoal.errors import ArgumentError, ArgumentTypeError, SpaceError, SpaceKindMismatch, SpaceMismatch
 from shoal.layout import Layout
@@ -36,9 +38,16 @@ def same_space(one: Any, other: Any) -> bool:
     if not isinstance(one, Space) or type(one).__eq__ is not object.__eq__:
         return False
     ours, theirs = ({**vars(space), "_np_random": None} for space in (one, other))
+    return ours.keys() == theirs.keys() and all(_same_value(ours[key], theirs[key]) for key in ours)
+
+
+def _same_value(one: Any, other: Any) -> bool:
+    with suppress(Exception):  # arrays have no single answer
+        if bool(one == other):
+            return True
     try:
-        return pickle.dumps(ours) == pickle.dumps(theirs)
-    except Exception:  # an attribute that cannot be pickled cannot be compared either
+        return pickle.dumps(one) == pickle.dumps(other)
+    except Exception:  # what cannot be pickled cannot be compared either
         return False
 
 
@@ -181,7 +190,8 @@ def batch(space: Space[Any], num_rows: int) -> Space[Any]:
         SpaceError: If it cannot, because a custom space cannot be copied or seeded.
     """
     try:
-        return batch_space(space, num_rows)
+        with Guard("a space", "seed"):
+            return batch_space(space, num_rows)
     except Exception as error:
         raise SpaceError(
             f"{space!r}: Gymnasium makes the space of a batch of copies, each with a seed of its own, which "
