@@ -649,7 +649,7 @@ def test_an_answer_that_comes_too_late_is_nobodys(options):
         vec.async_reset(seed=0)
         held = vec.recv()
         with pytest.raises(WorkerTimeout, match="has not answered within 3 s"):
-            vec.call("nap", 1.6)  # twice in each worker
+            vec.call("nap", 2.5)  # twice in each worker
         time.sleep(0.5)
         with pytest.warns(RestartWarning, match="restarted"):
             batch = step(held)
