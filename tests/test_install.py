@@ -60,7 +60,10 @@ def test_a_pip_that_is_killed_is_told_from_one_that_fails():
 def test_a_terminal_has_one_line_that_changes():
     ours, theirs = pty.openpty()
     shown = b""
-    with subprocess.Popen(command(0), stdin=subprocess.PIPE, stdout=theirs, stderr=theirs) as process:
+    wide = {**os.environ, "COLUMNS": "100"}
+    with subprocess.Popen(
+        command(0), stdin=subprocess.PIPE, stdout=theirs, stderr=theirs, env=wide
+    ) as process:
         os.close(theirs)
         for wanted in (b"3 packages found, downloading torch (190.4 MB), ", b"compiling the core, "):
             while wanted not in shown:

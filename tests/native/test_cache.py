@@ -234,10 +234,11 @@ def test_what_others_may_write_is_neither_read_nor_written(kept, mode):
     before = kept.file().stat().st_mtime_ns
     cached, said = kept()
     assert cached is False
-    assert (
-        f"each process compiles it anew ({kept.folder}: other users may write to it, mode {mode:o})" in said
-    )
+    why = f"other users may write to it, mode {mode:o}: chmod 700 it, or delete it"
+    assert f"each process compiles it anew ({kept.folder}: {why})" in said
     assert kept.file().stat().st_mtime_ns == before
+    kept.folder.chmod(0o700)
+    assert kept()[0] is True
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -300,6 +301,27 @@ def test_a_process_that_holds_its_lock_for_too_long_is_not_waited_for(kept, monk
         fcntl.flock(file, fcntl.LOCK_EX)
         assert kept()[0] is False
     assert kept()[0] is True  # it was kept all the same
+
+
+def test_a_lock_whose_name_is_gone_is_not_waited_for(kept, monkeypatch):
+    """As a child has it that was forked during the compilation: it inherits the lock."""
+    from shoal.native import cache
+
+    assert kept()[0] is False
+    lock = kept.file().with_suffix(".lock")
+    kept.file().unlink()
+    looks = []
+
+    def sleep(seconds):
+        looks.append(seconds)
+        lock.unlink(missing_ok=True)  # as the process does that has compiled
+        assert len(looks) < 5
+
+    monkeypatch.setattr(cache.time, "sleep", sleep)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert kept()[0] is False
+    assert len(looks) == 1
 
 
 def test_a_class_is_compiled_at_its_first_use(tmp_path, monkeypatch):

@@ -189,7 +189,72 @@ def test_the_numbers_are_the_same():
     assert np.array_equal(*runs)
 
 
-def test_check_env_notices_what_only_a_checked_kernel_can():
+class Divides(shoal.NativeEnv):
+    """Divides by zero, where compiled code goes on; and has a wrong index, in the same env or in another."""
+
+    observation_space = Box(-1, 1, (1,), np.float32)
+    action_space = Discrete(2)
+    state = np.dtype([("count", np.int64), ("a", np.float64, 3)])
+    parameters = {"divides": 0, "wrong": 0}
+
+    @staticmethod
+    def reset(obs):
+        obs[:] = 0.0
+
+    @staticmethod
+    def step(state, config):
+        state.count += 1
+        reward = 0.0
+        if state.count == LATE and config.divides == 1:
+            reward = 1.0 / float(state.count - LATE)
+        if state.count == LATE and config.wrong == 1:
+            state.a[state.count] = 1.0
+        return reward, False
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 2}], ids=str)
+def test_what_only_plain_python_raises_is_not_taken_for_it(options):
+    arguments = {"divides": np.array([1, 0, 0, 0]), "wrong": np.array([0, 0, 0, 1])}
+    with (
+        shoal.make(Divides, 4, env_kwargs=arguments, check=True, **options) as vec,
+        pytest.raises(NativeError, match=r"(?s)state.a\[state.count\] = 1.0.*index 20 is out.* of env 3, in"),
+    ):
+        play(vec)
+    text = r"(?s)1.0 / float.*ZeroDivisionError: .* of env 2, in.*Perhaps a later line raised.*Avoid"
+    arguments = dict.fromkeys(arguments, np.array([0, 0, 1, 0]))
+    with (
+        shoal.make(Divides, 4, env_kwargs=arguments, check=True, **options) as vec,
+        pytest.raises(NativeError, match=text),
+    ):
+        play(vec)
+
+
+class Wraps(shoal.NativeEnv):
+    """Has an index that is right with Python's integers, and wrong with those of 64 bits."""
+
+    observation_space = Box(-1, 1, (1,), np.float32)
+    action_space = Discrete(2)
+    state = np.dtype([("count", np.int64), ("before", np.float64, 8), ("a", np.float64, 5)])
+
+    @staticmethod
+    def reset(obs):
+        obs[:] = 0.0
+
+    @staticmethod
+    def step(state):
+        state.count = (state.count + 1) % 5
+        place = int(state.count) << 61 >> 61  # compiled, 4 becomes -4
+        return state.a[place - 4], False  # so this is -8, which lies in `before`
+
+
+def test_check_env_runs_a_checked_kernel():
+    with pytest.raises(NativeError, match="kernel of Wraps, and does not happen with debug=True"):
+        shoal.testing.check_env(Wraps)
+    with pytest.raises(NativeError, match="kernel of Wraps, and does not happen with debug=True"):
+        shoal.testing.check_env(lambda: Wraps())
+
+
+def test_check_env_names_what_happens_late():
     with pytest.raises(IndexError, match="index 3 is out of bounds"):
         shoal.testing.check_env(Late)
     # As a single env of Gymnasium's too, whose class is found inside.

@@ -90,7 +90,8 @@ def crash(tmp_path_factory):
 def test_it_says_whose_kernel_it_was(crash, arguments):
     died_of, said = crash(f"play({arguments})")
     assert died_of == signal.SIGSEGV
-    assert f"shoal: SIGSEGV{WHOSE}" in said
+    assert said.count("shoal: SIGSEGV") == 1  # also if several threads crash at once
+    assert said.splitlines()[-1].startswith(f"shoal: SIGSEGV{WHOSE}")
     assert said.endswith(ADVICE)
 
 
@@ -107,6 +108,22 @@ def test_a_recursion_without_end(crash, threads):
     assert f"shoal: SIGSEGV{WHOSE}Its indices are checked, so that it was something else" in said
 
 
+def test_a_recursion_in_a_thread_that_did_not_make_the_vec(crash):
+    died_of, said = crash(
+        "import threading",
+        "vec = shoal.make(Wrong, 4, env_kwargs={'way': 2}, num_workers=1)",
+        "vec.reset(seed=0)",
+        "def steps():",
+        "    for _ in range(2 * LATE):",
+        "        vec.step(np.zeros(4, np.int64))",
+        "thread = threading.Thread(target=steps)",
+        "thread.start()",
+        "thread.join()",
+    )
+    assert died_of == signal.SIGSEGV
+    assert f"shoal: SIGSEGV{WHOSE}" in said
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_pythons_own_handler_has_its_turn(crash, before):
     lines = ["faulthandler.enable()", "vec = shoal.make(Wrong, 1)"]
@@ -115,6 +132,15 @@ def test_pythons_own_handler_has_its_turn(crash, before):
     assert f"shoal: SIGSEGV{WHOSE}" in said
     assert "Fatal Python error: Segmentation fault" in said
     assert ", line" in said.split("Fatal Python error")[1]  # its traceback
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_pythons_own_handler_and_several_threads(crash, before):
+    """Its traceback may be cut off: a second thread that crashes meanwhile ends the process."""
+    lines = ["faulthandler.enable()", "vec = shoal.make(Wrong, 1)"]
+    died_of, said = crash(*(lines if before else reversed(lines)), "play(20_000, num_workers=3)")
+    assert died_of == signal.SIGSEGV
+    assert said.count(f"shoal: SIGSEGV{WHOSE}") == 1
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"])

@@ -101,6 +101,16 @@ def test_fields_that_are_set_reach_the_kernel(env, backend):
         assert vec.get_attr("of_mine") == (7, 7)
 
 
+@pytest.mark.parametrize("backend", [{}, *OTHERS], ids=str)
+@pytest.mark.parametrize(("env", "name"), [("shoal/Snake-v0", "height"), ("shoal/Pendulum-v1", "g")])
+def test_constants_cannot_be_set(env, name, backend):
+    with shoal.make(env, 2, **backend) as vec:
+        before = vec.get_attr(name)
+        with pytest.raises(AttributeError, match=f"{name}: this is a constant of .*, compiled in"):
+            vec.set_attr(name, 7)
+        assert vec.get_attr(name) == before
+
+
 @pytest.mark.parametrize("env", ["CartPole-v1", "shoal/Foragers-v0", SentinelEnv])
 def test_native_is_for_compiled_envs(env):
     named = env if isinstance(env, str) else "SentinelEnv"

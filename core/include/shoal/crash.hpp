@@ -1,18 +1,22 @@
 // crash: a fault inside a kernel says whose kernel it was, before the process dies of it.
 //
 // Guarantees
-//   - Only a thread that is inside a kernel prints anything. For all others everything is as without this.
+//   - Only a thread that is inside a kernel prints anything, and of several only the first, in one piece. For threads
+//     outside of kernels everything is as without this.
 //   - The handler that was there before has its turn afterwards: Python's faulthandler, a sanitizer's, or the default,
 //     which ends the process by the same signal.
-//   - The handler calls nothing but async-signal-safe functions. It needs no stack of the thread's own, so that a kernel
-//     that recurses too deep is reported too.
+//   - The handler calls nothing but async-signal-safe functions, and writev, which is no more than a system call.
+//   - It needs no stack of the thread's own, so that a kernel that recurses too deep is reported too, if the thread has
+//     called AlternateStack::use().
 // Nothing in here knows Python.
 #pragma once
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -20,7 +24,7 @@
 
 namespace shoal {
 
-// A handler must not allocate, which other models do when a thread first comes to a variable. Eight bytes are to be had.
+// A handler must not allocate, which other models do when a thread first comes to a variable. Some bytes are to be had.
 #if defined(__GLIBC__)
 #define SHOAL_TLS_OF_HANDLERS __attribute__((tls_model("initial-exec")))
 #else
@@ -66,18 +70,30 @@ class CrashHandler {
         static struct sigaction actions[NSIG];
         return actions[signal];
     }
-    static void say(const char* text) {
-        if (write(STDERR_FILENO, text, std::strlen(text)) < 0) {
+    static constexpr unsigned patience = 10;  // seconds
+    static inline std::atomic_flag told = ATOMIC_FLAG_INIT;
+
+    static iovec piece(const char* text) { return {const_cast<char*>(text), std::strlen(text)}; }
+
+    // At once: the process has other threads, which may write too.
+    static void tell(int signal, const char* about) {
+        const char* name = "";
+        for (const Signal& each : signals)
+            if (each.number == signal) name = each.name;
+        const iovec pieces[] = {piece("shoal: "), piece(name), piece(about)};
+        if (writev(STDERR_FILENO, pieces, 3) < 0) {
             // there is nothing to be done
         }
     }
     static void handle(int signal, siginfo_t* info, void* context) {
         const int error = errno;
         if (const char* about = std::exchange(kernel_here, nullptr)) {
-            say("shoal: ");
-            for (const Signal& each : signals)
-                if (each.number == signal) say(each.name);
-            say(about);
+            // Another thread has told already, and the process is about to die of its fault. This one waits for that.
+            // Not forever: the handler that was there before may let the process live.
+            if (told.test_and_set())
+                sleep(patience);
+            else
+                tell(signal, about);
         }
         errno = error;
         const struct sigaction& old = before(signal);
@@ -96,7 +112,8 @@ class CrashHandler {
 // A stack for handlers, for as long as the thread lives, unless it has one.
 class AlternateStack {
    public:
-    static void use() { static thread_local const AlternateStack stack; }
+    // Takes as long as a comparison if the thread has called it before.
+    static void use() { static thread_local const AlternateStack stack SHOAL_TLS_OF_HANDLERS; }
     AlternateStack(const AlternateStack&) = delete;
     AlternateStack& operator=(const AlternateStack&) = delete;
 

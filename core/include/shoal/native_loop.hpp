@@ -50,7 +50,6 @@ class NativeLoop {
         columns_ = static_cast<npy_uint64*>(PyArray_DATA(array));
         work_ = Work{reinterpret_cast<Kernel>(kernel), columns_, 0, &failed_, about_.c_str()};
         CrashHandler::install();
-        AlternateStack::use();
     }
 
     // (rows that acted, episodes that ended); None if something was raised inside the kernel
@@ -151,6 +150,7 @@ class NativeLoop {
     std::int64_t run_all(std::int64_t verb) {
         if (!pool_) throw std::runtime_error("the threads have ended");
         const Lock lock(busy_);
+        AlternateStack::use();  // of the thread that steps, which need not be the one that made the vec
         work_.verb = verb;
         const double expected = cost_ * static_cast<double>(envs_);
         const auto threads = static_cast<double>(pool_->threads());

@@ -258,17 +258,9 @@ def several(parts: Parts) -> Callable[..., int]:
                             finals[i, agent, place] = bytes_of_observations[i, agent, place]
             if over and verb == STEP_SAME:
                 begin(
-                    i,
-                    states,
-                    bytes_of_states,
-                    rngs,
-                    parameters,
-                    elapsed,
-                    observations,
-                    mask,
-                    starts,
+                    i, states, bytes_of_states, rngs, parameters, elapsed, observations, mask, starts,
                     finished,
-                )
+                )  # fmt: skip
         return acted + (ended << 32)
 
     return body

@@ -25,7 +25,7 @@ class Bounds:
     high: NDArray[Any]
 
     def __str__(self) -> str:
-        """What may be said of them in a line."""
+        """Describe the bounds in one line."""
         if not self.low.ndim and not self.high.ndim:
             return f"from {self.low} to {self.high}"
         return f"within its bounds, which are from {self.low.min()} to {self.high.max()}"

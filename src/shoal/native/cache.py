@@ -180,7 +180,8 @@ def _check_ours(descriptor: int) -> None:
     if found.st_uid != os.geteuid():
         raise PermissionError(0, f"owned by another user, {found.st_uid}")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(0, f"other users may write to it, mode {stat.S_IMODE(found.st_mode):o}")
+        mode = f"{stat.S_IMODE(found.st_mode):o}"
+        raise PermissionError(0, f"other users may write to it, mode {mode}: chmod 700 it, or delete it")
 
 
 def _read(place: int, name: str) -> bytes:
@@ -214,16 +215,17 @@ def _locked(place: int, name: str) -> int:
     while True:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=place)
         try:
-            while not _locks(descriptor):
+            # A child that was forked during a compilation keeps its lock; but the name is gone after that.
+            while _is_named(descriptor, name, place):
+                if _locks(descriptor) and _is_named(descriptor, name, place):
+                    return descriptor
                 if time.monotonic() > until:
                     raise TimeoutError
                 time.sleep(LOOK)
-            if _is_named(descriptor, name, place):
-                return descriptor
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # it was released and unlinked meanwhile: another file has the name now
+        os.close(descriptor)  # it was unlinked meanwhile: another file may have the name now
 
 
 def _locks(descriptor: int) -> bool:

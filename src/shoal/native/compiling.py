@@ -3,8 +3,8 @@
     int64 kernel(const uint64 *addresses, int64 verb, int64 first, int64 last)
 
 The addresses are those of `columns.ORDER`. It needs no Python and allocates nothing. If something is raised
-inside, Numba prints it, and the result is 0: so else it has a bit that says that all is done. A checked
-kernel prints nothing, and raises on an index outside of its array too.
+inside, Numba prints it, and the result is 0. Otherwise the bit DONE is set. A checked kernel prints nothing,
+and raises on an index outside of its array too.
 """
 
 from __future__ import annotations

@@ -15,19 +15,34 @@ from shoal.layout import Layout
 
 
 class _VecOfOne:
-    """What both have in common: a `shoal.Native` of one env, whose fields are theirs."""
+    """What both have in common: a `shoal.Native` of one env, whose fields are theirs.
+
+    Args:
+        cls: The class.
+        render_mode: ``"rgb_array"`` or None.
+        debug: As for `shoal.Native`.
+        check: As for `shoal.Native`.
+        **kwargs: Values for constants and parameters.
+    """
 
     observation_space: Any
     action_space: Any
     metadata: dict[str, Any]
     render_mode: str | None
 
-    def _make(
-        self, cls: Any, render_mode: str | None, debug: bool, check: bool, kwargs: dict[str, Any]
+    def __init__(
+        self,
+        cls: Any,
+        *,
+        render_mode: str | None = None,
+        debug: bool = False,
+        check: bool = False,
+        **kwargs: Any,
     ) -> None:
         from shoal.vector.native import Native
 
-        self._vec = vec = Native(
+        super().__init__()
+        vec = Native(
             cls,
             1,
             env_kwargs=kwargs,
@@ -40,6 +55,7 @@ class _VecOfOne:
         self.observation_space, self.action_space = vec.single_observation_space, vec.single_action_space
         self.metadata, self.render_mode = dict(cls.metadata), render_mode
         self.native_class, self.native_kwargs = cls, kwargs
+        self._vec = vec  # last: what is set from now on may be the env's
 
     def render(self) -> Any:
         """The env's frame."""
@@ -58,33 +74,17 @@ class _VecOfOne:
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a parameter or a field of the state, where the kernel reads it; else an attribute."""
         own = name.startswith("_") or name in _BOUND or hasattr(type(self), name)
-        if own or "_vec" not in self.__dict__ or self._vec._column_of(name) is None:
-            super().__setattr__(name, value)
+        if not own and "_vec" in self.__dict__ and self._reaches_kernel(name):
+            self._vec.set_attr(name, [value])  # of a constant it says that it cannot be set
         else:
-            self._vec.set_attr(name, [value])
+            super().__setattr__(name, value)
+
+    def _reaches_kernel(self, name: str) -> bool:
+        return self._vec._column_of(name) is not None or name in self._vec._native_spec.constants
 
 
 class SingleNative(_VecOfOne, gymnasium.Env[Any, Any]):
-    """One env of a `shoal.NativeEnv` class: for Gymnasium's own tools. Many at once are what it is made for.
-
-    Args:
-        cls: The class.
-        render_mode: ``"rgb_array"`` or None.
-        debug: As for `shoal.Native`.
-        check: As for `shoal.Native`.
-        **kwargs: Values for constants and parameters.
-    """
-
-    def __init__(
-        self,
-        cls: Any,
-        *,
-        render_mode: str | None = None,
-        debug: bool = False,
-        check: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        self._make(cls, render_mode, debug, check, kwargs)
+    """One env of a `shoal.NativeEnv` class: for Gymnasium's own tools. It is made for many at once."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -108,27 +108,10 @@ class SingleNative(_VecOfOne, gymnasium.Env[Any, Any]):
 
 
 class TeamNative(_VecOfOne, Env):
-    """One env of a `shoal.NativeEnv` class with several agents, for backends other than `shoal.Native`.
+    """One env of a `shoal.NativeEnv` class with several agents, for backends other than `shoal.Native`."""
 
-    Args:
-        cls: The class.
-        render_mode: ``"rgb_array"`` or None.
-        debug: As for `shoal.Native`.
-        check: As for `shoal.Native`.
-        **kwargs: Values for constants and parameters.
-    """
-
-    def __init__(
-        self,
-        cls: Any,
-        *,
-        render_mode: str | None = None,
-        debug: bool = False,
-        check: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__()
-        self._make(cls, render_mode, debug, check, kwargs)
+    def __init__(self, cls: Any, **options: Any) -> None:
+        super().__init__(cls, **options)
         self.num_agents = self._vec.agents_per_env
 
     def bind(self, rows: Arena, layouts: tuple[Layout, Layout] | None = None) -> None:

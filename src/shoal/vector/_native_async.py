@@ -10,13 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal._core.run import Infos
-from shoal._limits import obtaining
 from shoal.errors import ArgumentError
 from shoal.native.bodies import RESET, STEP_SAME
 from shoal.native.debugging import DebugQueue
-from shoal.native.env import compiled
 from shoal.vector._async import AsyncVerbs
-from shoal.vector._cores import patience_with, usable_cores
 from shoal.vector._hand import Hand
 from shoal.vector._plan import Part
 from shoal.vector.base import READY, Result
@@ -51,19 +48,7 @@ class AsyncNative(AsyncVerbs, Native):
             return
         from shoal._core._native import NativeQueue
 
-        self._kernel = compiled(self._native_spec, checked=self.check)
-        _, patience = patience_with(self.num_workers, usable_cores())
-        with obtaining(f"{self.num_workers} threads", "Use fewer by num_workers"):
-            self._queue = NativeQueue(
-                self._kernel.address,
-                self._of_a_crash(),
-                self._columns.addresses,
-                (self._columns, self._kernel.keeps),
-                ends,
-                self.num_workers,
-                patience.pauses,
-                patience.yields,
-            )
+        self._queue = self._made_by(NativeQueue, ends, others=self.num_workers)
 
     # -- the verbs -------------------------------------------------------------------------------------
 

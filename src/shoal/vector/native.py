@@ -191,19 +191,7 @@ class Native(NativeSnapshots):
             return
         from shoal._core._native import NativeLoop
 
-        self._kernel = compiled(self._native_spec, checked=self.check)
-        _, patience = patience_with(self.num_workers - 1, usable_cores())
-        with obtaining(f"{self.num_workers} threads", "Use fewer by num_workers"):
-            self._loop = NativeLoop(
-                self._kernel.address,
-                self._of_a_crash(),
-                self._columns.addresses,
-                (self._columns, self._kernel.keeps),
-                self._total_envs,
-                self.num_workers,
-                patience.pauses,
-                patience.yields,
-            )
+        self._loop = self._made_by(NativeLoop, self._total_envs, others=self.num_workers - 1)
         self._may_be_quick = (
             self._step_verb == STEP_NEXT
             and not self.check
@@ -220,6 +208,28 @@ class Native(NativeSnapshots):
                 self._whole.actions.usual,
                 arena.mask,
                 (self._observe(), arena.rewards, arena.terminations, arena.truncations),
+            )
+
+    def _made_by(self, kind: Any, division: int | list[int], *, others: int) -> Any:
+        """Compile, and make the part of the core that runs the kernel.
+
+        Args:
+            kind: The class of the core.
+            division: How many envs there are, or where each block of them ends.
+            others: Threads beside this one.
+        """
+        self._kernel = compiled(self._native_spec, checked=self.check)
+        _, patience = patience_with(others, usable_cores())
+        with obtaining(f"{self.num_workers} threads", "Use fewer by num_workers"):
+            return kind(
+                self._kernel.address,
+                self._of_a_crash(),
+                self._columns.addresses,
+                (self._columns, self._kernel.keeps),
+                division,
+                self.num_workers,
+                patience.pauses,
+                patience.yields,
             )
 
     def _of_a_crash(self) -> str:
