@@ -102,7 +102,7 @@ print("works")
 @pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
 def test_no_processes(method):
     said = run("no_more_processes(); refused()", method)
-    assert "the process that starts workers cannot be had: Resource temporarily unavailable" in said
+    assert "cannot get the process that starts workers: Resource temporarily unavailable" in said
     assert "ulimit -u" in said
 
 
@@ -143,7 +143,7 @@ vec.close()
 
 def test_no_room_for_shared_memory():
     said = run("make(); limit(resource.RLIMIT_FSIZE, 1000); refused()")
-    assert "bytes of shared memory cannot be had: File too large" in said
+    assert "bytes of shared memory: File too large" in said
 
 
 def test_no_addresses_for_shared_memory():
@@ -159,7 +159,7 @@ except OutOfResources as error:
     print(error)
 assert descriptors() == before
 """
-    assert "1,000,000,000 bytes of shared memory cannot be had: Cannot allocate memory" in run(code)
+    assert "cannot get 1,000,000,000 bytes of shared memory: Cannot allocate memory" in run(code)
 
 
 @pytest.mark.parametrize("batch", ["", ", batch_size=32"])
@@ -177,6 +177,6 @@ except OutOfResources as error:
     print(error)
 """
     said = run(code)
-    assert "4 threads cannot be had: Resource temporarily unavailable" in said
+    assert "cannot get 4 threads: Resource temporarily unavailable" in said
     assert "ulimit -u" in said
     assert "Use fewer by num_workers" in said

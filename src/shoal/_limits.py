@@ -1,4 +1,4 @@
-"""What the system has no more of: processes, threads, descriptors, memory."""
+"""Errors for exhausted system resources: processes, threads, descriptors, memory."""
 
 from __future__ import annotations
 
@@ -47,4 +47,4 @@ def obtaining(what: str, instead: str) -> Iterator[None]:
         problem, remedy, cause = str(error), REMEDIES[errno.EAGAIN], error
     else:
         return
-    raise OutOfResources(f"{what} cannot be had: {problem}. {remedy}. {instead}.") from cause
+    raise OutOfResources(f"cannot get {what}: {problem}. {remedy}. {instead}.") from cause

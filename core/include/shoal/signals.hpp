@@ -41,7 +41,7 @@ inline Office office_in(nb::handle memory, std::size_t workers, std::size_t bloc
 }
 
 // Time as this process has lived it, in nanoseconds. While a process is stopped, by Ctrl-Z say, time passes for
-// others only. It finds out afterwards: two looks at the clock lie further apart than they can have been meant to.
+// others only. It notices this afterwards: the clock has advanced more between two readings than any wait could last.
 class LivedTime {
    public:
     std::uint64_t at(std::uint64_t clock) {
@@ -50,7 +50,7 @@ class LivedTime {
         return lived_;
     }
     std::uint64_t now() { return at(nanoseconds_now()); }
-    // It slept for so long, and was to be woken before.
+    // The wait took `slept`, though it was limited to `limit`: the difference does not count.
     void overslept(std::uint64_t slept, std::uint64_t limit) { looked_ += slept - std::min(slept, limit); }
 
    private:
@@ -360,7 +360,7 @@ class ParentSignals {
         return all_plain;
     }
 
-    // Of the launcher, and of so many descriptors all together.
+    // Poll the first `descriptors` entries of `news_`.
     bool has_news(std::size_t descriptors) { return poll(news_.data(), descriptors, 0) > 0; }
     static double seconds(std::uint64_t nanoseconds) { return 1e-9 * static_cast<double>(nanoseconds); }
 

@@ -49,7 +49,7 @@ DEEPEST = 200
 
 
 def too_deep() -> NoReturn:
-    """Refuse an info that has no end, or nearly none."""
+    """Refuse an info whose dicts are nested deeper than DEEPEST."""
     raise RecursionError(
         f"info: expected at most {DEEPEST} dicts inside each other, got more: does it contain itself?"
     )
@@ -59,7 +59,7 @@ def keep(info: Any, depth: int = 1) -> Any:
     """A copy of an info and its arrays, which an env may share with others or write into again.
 
     Raises:
-        RecursionError: If it contains itself, or is as deep as if it did.
+        RecursionError: If it is nested deeper than DEEPEST; one that contains itself always is.
     """
     if isinstance(info, dict):
         if depth > DEEPEST:

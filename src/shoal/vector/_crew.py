@@ -362,7 +362,8 @@ class Crew:
             return last
         code = self._exit_codes.get(worker)
         how = _how(code)
-        if lives and code == -signal.SIGKILL:  # else it had died before, and Ctrl-C came when it was told
+        # Else the worker had died earlier, and Ctrl-C interrupted the message about it.
+        if lives and code == -signal.SIGKILL:
             code, how = None, f"was ended: {LINE_CLOSED}"
         error = WorkerDied(
             f"worker {worker}, which ran {self.envs_of(worker)}, {how}.{self._whereabouts(worker)}"

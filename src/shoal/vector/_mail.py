@@ -249,7 +249,7 @@ def first_to_speak(lines: Mapping[Key, HasDescriptor], deadline: Deadline) -> Ke
 
 
 def closed_lines(lines: Mapping[Key, HasDescriptor]) -> list[Key]:
-    """Whose line has been closed, at either end."""
+    """Return the keys of the lines that are closed at either end."""
     poll = select.poll()
     keys = {line.fileno(): key for key, line in lines.items()}
     closed_here = [key for descriptor, key in keys.items() if descriptor < 0]

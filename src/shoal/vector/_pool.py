@@ -317,7 +317,7 @@ class Pool:
         for worker, failure in self.take_failures().items():
             if isinstance(failure, WorkerTimeout):
                 failure.args = (f"{self._crew.envs_of(worker)} could not be closed within {limit:g} s",)
-            # One that has closed its envs may leave, also if it was not heard when it said so.
+            # A worker that exits with code 0 has closed its envs, even if its answer was not read.
             heard = self._crew.blocks[worker][0] in self.heard
             if not heard and not (isinstance(failure, WorkerDied) and failure.exit_code == 0):
                 errors.append(failure)

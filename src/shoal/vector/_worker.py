@@ -223,7 +223,7 @@ class _Worker:
                 return
 
     def _public(self, error: BaseException, verb: str) -> Exception:
-        """What the parent is to see of an error: nothing that would end it."""
+        """Convert an error for the parent. One that would end the parent becomes an EnvError."""
         if isinstance(error, Exception):
             return error
         env = int(self._progress[0])

@@ -27,7 +27,7 @@ from shoal.vector.spaces import ObservationMode
 BACKENDS = ("auto", "serial", "multiprocessing", "native")
 NATIVE_ARGUMENTS = ("num_workers", "batch_size", "surplus_envs", "mode", "order")  # of those below
 
-# That only `Multiprocessing` has, as they are if nobody asks for anything.
+# Arguments that only `Multiprocessing` has, with their defaults.
 PROCESS_ARGUMENTS: dict[str, Any] = {
     "num_workers": None,
     "envs_per_worker": None,
