@@ -64,7 +64,7 @@ class Rehearsal {
 
    private:
     static constexpr std::uint64_t length_of_a_turn = 2'000'000;  // nanoseconds
-    static constexpr int fewest_turns = 4;
+    static constexpr int fewest_turns = 6;
     static constexpr double clear_ratio = 1.5;
 
     struct alignas(cache_line) Line {

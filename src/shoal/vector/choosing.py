@@ -32,13 +32,14 @@ from shoal.vector._plan import split
 from shoal.vector.serial import Serial
 
 PROBE = 0.008  # seconds that one env is stepped, and at least one step
-REHEARSAL = 0.06  # seconds at most
-LONGEST_STEP = 4e6  # nanoseconds: a longer step of all envs is rehearsed as a part of it
+REHEARSAL = 0.12  # seconds at most, and at least one step of each kind
+LONGEST_STEP = 30e6  # nanoseconds: a longer step of all envs is rehearsed as a part of it
 CHUNK = 50_000  # nanoseconds between two looks at the clock
 # Nanoseconds that a step in workers takes beyond waiting for them: of Python in this process, and for each
 # worker whose envs give infos, which it sends in a message.
-EXTRA = 6_000
+EXTRA = 15_000
 MESSAGE = 20_000
+CLEARLY = 0.92
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ def choose(creators: list[Creator], mode: AutoresetMode) -> Decision:
     except RuntimeError:  # no thread can be started, so probably no process either
         return Decision("serial", "the machine has no threads left")
     reason = f"a step takes {duration(alone)} here and {duration(together)} in {len(sizes)} workers"
-    return Decision("multiprocessing" if together < alone else "serial", reason)
+    # Where both are about as fast, no process is the simpler choice.
+    return Decision("multiprocessing" if together < CLEARLY * alone else "serial", reason)
 
 
 def rehearse(cost: Cost, sizes: list[int], cores: int) -> tuple[float, float]:
