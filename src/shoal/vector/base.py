@@ -499,7 +499,8 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         """Close every env and release everything. May be called twice and in any state.
 
         A verb that is under way raises `Closed`: one of another thread, or one of this thread that a signal
-        handler or an env interrupts by this call. Envs in this process are closed when that verb ends.
+        handler or an env interrupts by this call. Envs in this process are closed when that verb ends;
+        workers are killed then, without a `close` of their envs.
         """
         if "_closing" not in self.__dict__:  # it could not be made
             return
