@@ -232,9 +232,10 @@ NB_MODULE(_native, module) {
         .def("answer", &shoal::WorkerSignals::answer);
 
     module.def("die_with_parent", &shoal::die_with_parent);
-    module.def("rehearse", [](const std::vector<double>& shares, std::pair<int, int> own, std::pair<int, int> theirs,
-                              double seconds) {
+    module.def("rehearse", [](double alone, double parent, std::vector<double> shares, std::pair<int, int> own,
+                              std::pair<int, int> theirs, double seconds) {
         const shoal::OthersMayRun others_may_run;
-        return shoal::Rehearsal(shares, {own.first, own.second}, {theirs.first, theirs.second}).run(seconds);
-    }, "shares"_a, "own"_a, "theirs"_a, "seconds"_a);
+        const shoal::StepCost cost{alone, parent, std::move(shares)};
+        return shoal::Rehearsal(cost, {own.first, own.second}, {theirs.first, theirs.second}).run(seconds);
+    }, "alone"_a, "parent"_a, "shares"_a, "own"_a, "theirs"_a, "seconds"_a);
 }

@@ -2,6 +2,9 @@
 
 from functools import partial
 
+import pytest
+from gymnasium.spaces import Dict
+
 import shoal
 from shoal import _core
 
@@ -25,3 +28,13 @@ if _core.NAME == "native":
         "two workers": processes,
         "parent steps": with_parent,
     }
+
+
+def with_spaces(spaces):
+    """Parameters (backend, space): each space on Serial, and one Dict of all of them on each other backend.
+
+    Rows are packed by the same code on every backend, so a pool for each space would show nothing more.
+    """
+    every = Dict({str(number): space for number, space in enumerate(spaces)})
+    serial = [pytest.param(BACKENDS["serial"], space, id=f"serial-{space}") for space in spaces]
+    return serial + [pytest.param(BACKENDS[name], every, id=name) for name in BACKENDS if name != "serial"]

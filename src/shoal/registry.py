@@ -147,7 +147,7 @@ FAMILIES = {
             "games of many agents",
             "shoal.envs.pettingzoo",
             "pettingzoo",
-            ("pettingzoo", "pymunk", "scipy"),
+            ("pettingzoo",),  # what a game needs beyond it, its own import tells
         ),
     )
 }
@@ -406,13 +406,17 @@ def _unknown(name: str) -> str:
         return f"env: {name!r} is a family of envs: add one of its names, which `shoal envs {name}-` lists"
     if name.endswith(".py"):
         return f"env: expected a class or function in that file too, such as '{name}:MyEnv', got {name!r}"
+    elsewhere = (
+        f"If a package registers it with Gymnasium, import that package first, or name it: 'package:{name}'"
+    )
     known = {known.casefold(): known for known in _known_names()}
     near = [known[match] for match in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=0.6)]
     if near:
-        return f"env: nothing is called {name!r}. Did you mean {' or '.join(map(repr, near))}?"
+        return f"env: nothing is called {name!r}. Did you mean {' or '.join(map(repr, near))}? {elsewhere}"
     return (
         f"env: nothing is called {name!r}. Expected a Gymnasium id, one of {', '.join(FAMILIES)} and a name "
-        "(`shoal envs` lists them), a name that shoal.register() was told, or path/to/file.py:Class"
+        "(`shoal envs` lists them), a name that shoal.register() was told, or path/to/file.py:Class. "
+        + elsewhere
     )
 
 

@@ -1,41 +1,55 @@
 // rehearsal: measures what a vector step would take in this process and in workers, on this machine as busy as it is.
 //
 //   alone     one thread does the work of all envs
-//   together  the caller posts a step, each worker does its share, the caller waits for all
+//   together  the caller does the parent's work and posts a step, each worker does its share, the caller waits for all
 //
 // The workers are threads here, but they wait, call and answer by the handshake of the processes (handshake.hpp), and to
 // the scheduler the two are the same. Both kinds take turns of some milliseconds, so that both meet the same load. The
 // work is a loop of a fixed number of turns: a thread that is preempted, or shares its core, takes longer for it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <ctime>
 #include <new>
-#include <numeric>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "shoal/handshake.hpp"
+#include "shoal/seats.hpp"
 
 namespace shoal {
 
+// The work of one vector step, in nanoseconds.
+struct StepCost {
+    double alone;                // in one process
+    double parent;               // in the process that has workers
+    std::vector<double> shares;  // in each worker
+};
+
 class Rehearsal {
    public:
-    // `shares`: nanoseconds of work for each worker in a step.
-    Rehearsal(const std::vector<double>& shares, Patience own, Patience theirs)
-        : memory_(Office::nbytes(shares.size(), 1) / cache_line + 1),
-          office_(memory_.data(), shares.size(), 1),
+    Rehearsal(const StepCost& cost, Patience own, Patience theirs)
+        : memory_(Office::nbytes(cost.shares.size(), 1) / cache_line + 1),
+          office_(memory_.data(), cost.shares.size(), 1),
           own_(own),
           theirs_(theirs) {
         const double turn = nanoseconds_of_a_turn();
-        for (const double share : shares) turns_.push_back(static_cast<std::uint64_t>(share / turn));
+        const auto turns = [turn](double work) { return static_cast<std::uint64_t>(work / turn); };
+        alone_ = turns(cost.alone);
+        parent_ = turns(cost.parent);
+        for (const double share : cost.shares) shares_.push_back(turns(share));
+        // Of several steps: a thread that has slept is preferred by the scheduler, but not for long.
+        length_of_a_turn_ = static_cast<std::uint64_t>(std::clamp(4 * cost.alone, 2e6, 60e6));
+        could_gain_ = cost.parent + *std::max_element(cost.shares.begin(), cost.shares.end()) < 0.8 * cost.alone;
         new (&office_.bell()) Bell{};
-        for (std::size_t worker = 0; worker < shares.size(); ++worker) new (&office_.desk(worker)) Desk{};
+        for (std::size_t worker = 0; worker < shares_.size(); ++worker) new (&office_.desk(worker)) Desk{};
         try {
-            for (std::size_t worker = 0; worker < shares.size(); ++worker)
+            for (std::size_t worker = 0; worker < shares_.size(); ++worker)
                 threads_.emplace_back([this, worker] { serve(worker); });
         } catch (...) {
             end();
@@ -46,27 +60,26 @@ class Rehearsal {
     Rehearsal& operator=(const Rehearsal&) = delete;
     ~Rehearsal() { end(); }
 
-    // Nanoseconds of a step, alone and together. Ends after so many seconds, or as soon as one is clearly faster.
+    // Nanoseconds of a step, alone and together. Ends after so many seconds, or as soon as more turns would not change
+    // which of the two is the better choice.
     std::pair<double, double> run(double seconds) {
         Tally alone, together;
+        Spread ratios;
         const std::uint64_t begun = nanoseconds_now();
-        for (int turn = 1;; ++turn) {
-            play(alone, [this] { work(std::accumulate(turns_.begin(), turns_.end(), std::uint64_t{0})); });
+        for (;;) {
+            const double one = play(alone, [this] { work(alone_); });
             // Parked workers are woken by a first step that does not count: in a loop of steps they are awake.
             step_together();
-            play(together, [this] { step_together(); });
-            const double ratio = alone.mean() / together.mean();
-            const bool clear = turn >= fewest_turns && (ratio > clear_ratio || ratio * clear_ratio < 1);
-            if (clear || static_cast<double>(nanoseconds_now() - begun) > 1e9 * seconds)
-                return {alone.mean(), together.mean()};
+            const double other = play(together, [this] { step_together(); });
+            ratios.add(std::log(one / other));
+            const double passed = static_cast<double>(nanoseconds_now() - begun);
+            // Where workers could gain and do not, both may have been on one core for a while.
+            const double least = could_gain_ && !ratios.favours_workers() ? 100e6 : 40e6;
+            if ((passed > least && ratios.settled()) || passed > 1e9 * seconds) return {alone.mean(), together.mean()};
         }
     }
 
    private:
-    static constexpr std::uint64_t length_of_a_turn = 2'000'000;  // nanoseconds
-    static constexpr int fewest_turns = 6;
-    static constexpr double clear_ratio = 1.5;
-
     struct alignas(cache_line) Line {
         std::array<char, cache_line> bytes;
     };
@@ -76,15 +89,42 @@ class Rehearsal {
         double mean() const { return static_cast<double>(nanoseconds) / static_cast<double>(steps); }
     };
 
-    template <class Step>
-    static void play(Tally& tally, Step step) {
-        const std::uint64_t begun = nanoseconds_now();
-        std::uint64_t now = begun;
-        for (; now - begun < length_of_a_turn; now = nanoseconds_now()) {
-            step();
-            ++tally.steps;
+    // Logarithms of the ratio alone / together, one for each turn.
+    class Spread {
+       public:
+        void add(double ratio) {
+            sum_ += ratio;
+            squares_ += ratio * ratio;
+            ++count_;
         }
-        tally.nanoseconds += now - begun;
+        // Whether the mean is surely beyond a tenth, or surely known to a few hundredths.
+        bool settled() const {
+            if (count_ < 4) return false;
+            const double variance = std::max(0.0, squares_ / count_ - mean() * mean());
+            const double error = std::sqrt(variance / (count_ - 1));
+            return error < std::max(0.03, (std::abs(mean()) - tie) / 3);
+        }
+        bool favours_workers() const { return mean() > tie; }
+
+       private:
+        double mean() const { return sum_ / count_; }
+        static constexpr double tie = 0.1;
+        double sum_ = 0, squares_ = 0;
+        int count_ = 0;
+    };
+
+    // Repeat the step for one turn, and return its mean time.
+    template <class Step>
+    double play(Tally& tally, Step step) {
+        Tally turn;
+        const std::uint64_t begun = nanoseconds_now();
+        for (; turn.nanoseconds < length_of_a_turn_; turn.nanoseconds = nanoseconds_now() - begun) {
+            step();
+            ++turn.steps;
+        }
+        tally.nanoseconds += turn.nanoseconds;
+        tally.steps += turn.steps;
+        return turn.mean();
     }
 
     static void work(std::uint64_t turns) {
@@ -113,6 +153,7 @@ class Rehearsal {
     }
 
     void step_together() {
+        work(parent_);
         call_all();
         await(office_.bell(), called_ * static_cast<Number>(threads_.size()), own_);
     }
@@ -123,10 +164,12 @@ class Rehearsal {
             wake_if_parked(office_.desk(worker).calls, called_);
     }
     void serve(std::size_t worker) {
+        // The scheduler takes its time to spread new threads; old processes are spread already.
+        if (const auto cores = allowed_cores(); !cores.empty()) move_to(cores[worker % cores.size()]);
         for (Number taken = 1;; ++taken) {
             await(office_.desk(worker).calls, taken, theirs_);
             if (ends_.load(std::memory_order_acquire)) return;
-            work(turns_[worker]);
+            work(shares_[worker]);
             wake_if_parked(office_.bell(), ring(office_.bell(), 1));
         }
     }
@@ -146,7 +189,10 @@ class Rehearsal {
     std::vector<Line> memory_;
     Office office_;
     Patience own_, theirs_;
-    std::vector<std::uint64_t> turns_;  // of each worker's loop
+    std::uint64_t alone_ = 0, parent_ = 0;  // turns of the loop
+    std::vector<std::uint64_t> shares_;     // of each worker's loop
+    std::uint64_t length_of_a_turn_ = 0;  // nanoseconds
+    bool could_gain_ = false;
     Number called_ = 0;
     std::atomic<bool> ends_{false};
     std::vector<std::thread> threads_;

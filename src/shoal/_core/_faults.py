@@ -92,12 +92,12 @@ def stand_in(error: BaseException, who: str, verb: str = "", env_ids: Sequence[i
         verb: What was called, if that is known.
         env_ids: The envs that it concerns.
     """
-    did = f"raised {summary_of(error)}"
+    did, remedy = f"raised {summary_of(error)}", ""
     if isinstance(error, SystemExit):
         code = "" if error.code is None else _shown(error.code)
-        did = f"called sys.exit({code})"
+        did, remedy = f"called sys.exit({code})", ". Let the env raise an exception instead"
     where = f" in {verb}()" if verb else ""
-    public = EnvError(f"{who} {did}{where}", env_ids)
+    public = EnvError(f"{who} {did}{where}{remedy}", env_ids)
     public.__cause__ = error
     return public
 

@@ -188,5 +188,10 @@ class WorkerSignals:
     def answer(self, outcome: int, /) -> None: ...
 
 def rehearse(
-    shares: Sequence[float], own: tuple[int, int], theirs: tuple[int, int], seconds: float
+    alone: float,
+    parent: float,
+    shares: Sequence[float],
+    own: tuple[int, int],
+    theirs: tuple[int, int],
+    seconds: float,
 ) -> tuple[float, float]: ...

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 from shoal.cli._curve import draw_curve
+from shoal.cli._invocation import invocation
 from shoal.cli._panel import Panel
 from shoal.cli.bench import Bench
 from shoal.cli.evaluate import record, write_gif
@@ -62,14 +63,17 @@ class Demo:
 
                 result = train(ppo, run, told)
             run.save()
+            solved = result.mean_return >= SOLVED
+            how = "Solved" if solved else "Not solved"
+            print(
+                f"\n{how} in {result.seconds:.1f} s, {result.steps:,} steps. Drawing its curve and a replay"
+            )
             draw_curve(folder)
             write_gif(folder / "replay.gif", *record(ppo.policy, ENV, {}, seed=self.seed))
             found = evaluate(ppo.policy, ENV, 20, seed=self.seed)
-        solved = result.mean_return >= SOLVED
-        print(f"\n{'Solved' if solved else 'Not solved'} in {result.seconds:.1f} s, {result.steps:,} steps.")
         print(f"Mean return of the likeliest actions in {found.episodes} episodes: {found.mean_return:.0f}\n")
         print(f"learning curve  {folder / 'curve.png'}")
         print(f"replay          {folder / 'replay.gif'}")
-        print(f"play it again   shoal eval {folder}")
-        print("learn your own  shoal train ppo --env YOUR_ENV")
+        print(f"play it again   {invocation()} eval {folder}")
+        print(f"learn your own  {invocation()} train ppo --env YOUR_ENV")
         return 130 if result.stopped and not solved else 0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import OmitArgPrefixes, arg
 
 from shoal.cli._curve import draw_curve
+from shoal.cli._invocation import invocation
 from shoal.cli._panel import Panel
 from shoal.cli._terminal import read_env_kwargs
 from shoal.errors import ArgumentError, MissingExtra
@@ -142,9 +143,9 @@ class TrainPPO:
             print(f"learning curve: {folder / 'curve.png'}")
         if result.stopped:
             how = "where it was" if saved else "with new episodes, for its envs cannot be saved"
-            print(f"stopped early; to go on {how}: shoal train ppo --run-dir {folder} --resume")
+            print(f"stopped early; to go on {how}: {invocation()} train ppo --run-dir {folder} --resume")
         else:
-            print(f"to see it play: shoal eval {folder}")
+            print(f"to see it play: {invocation()} eval {folder}")
 
 
 def train(ppo: PPO, run: Run, show: Callable[[Update], None]) -> Result:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from shoal.errors import ArgumentError
 from shoal.learn.actions import masks_in
 from shoal.learn.policy import Policy
+from shoal.learn.threads import threads_to_act, torch_threads
 from shoal.vector import make
 from shoal.vector.base import VectorEnv
 
@@ -84,11 +85,15 @@ def evaluate(
         raise ArgumentError(f"max_steps: expected at least 1, got {max_steps}")
     if not isinstance(env, VectorEnv):
         envs = min(episodes, MOST_ENVS)
-        with make(env, envs, env_kwargs=env_kwargs, flat=True) as vec:
+        with (
+            make(env, envs, env_kwargs=env_kwargs, flat=True) as vec,
+            torch_threads(threads_to_act(policy, vec)),
+        ):
             return _play(policy, vec, episodes, deterministic, seed, max_steps, on_step)
     if env.batch_size < env.num_envs:
         raise ArgumentError("env: expected a vec that hands out all rows at a time, got an asynchronous one")
-    return _play(policy, env, episodes, deterministic, seed, max_steps, on_step)
+    with torch_threads(threads_to_act(policy, env)):
+        return _play(policy, env, episodes, deterministic, seed, max_steps, on_step)
 
 
 def _play(

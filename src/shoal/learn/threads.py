@@ -7,6 +7,8 @@ policy one thread to act with. While it learns in sync they stand still, and the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -35,13 +37,31 @@ def choose_threads(policy: Policy, vec: VectorEnv, config: PPOConfig) -> Threads
         return Threads(asked, asked, asked)
     if config.mode != "sync":
         return Threads()
-    # A weight is multiplied and added once for each row, and more often in a convolution.
-    cores = min(usable_cores(), torch.get_num_threads())  # fewer, if OMP_NUM_THREADS or somebody says so
-    operations = 2 * sum(weights.numel() for weights in policy.parameters())
-    learning = cores if config.minibatch_size * operations >= WORTH_SHARING else 1
-    worth_acting = vec.num_rows * operations >= WORTH_SHARING and not isinstance(vec, Multiprocessing)
-    acting = cores if worth_acting else 1
+    acting, learning = threads_to_act(policy, vec), _threads_for(policy, config.minibatch_size)
     if policy.lstm is not None and not any(True for _ in policy.encoder.parameters()):
         # It has most of the work, and torch's threads would be in the way of its own.
         return Threads(lstm=learning)
     return Threads(acting, learning, learning)
+
+
+def threads_to_act(policy: Policy, vec: VectorEnv) -> int:
+    """Choose the number of torch threads for one forward pass over all rows of the vec."""
+    return 1 if isinstance(vec, Multiprocessing) else _threads_for(policy, vec.num_rows)
+
+
+def _threads_for(policy: Policy, rows: int) -> int:
+    # A weight is multiplied and added once for each row, and more often in a convolution.
+    operations = 2 * rows * sum(weights.numel() for weights in policy.parameters())
+    cores = min(usable_cores(), torch.get_num_threads())  # fewer, if OMP_NUM_THREADS or the user says so
+    return cores if operations >= WORTH_SHARING else 1
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Give torch `count` threads inside the block, and as many as before after it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

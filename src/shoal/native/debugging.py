@@ -73,7 +73,9 @@ class DebugKernel:
             except BaseException as error:
                 if would_end(error):
                     raise stand_in(error, f"env {self._env}", verb, [self._env]) from error
-                where = f"raised by {self._spec.cls.__name__}.{verb}() of env {self._env}"
+                where = f"raised by {self._spec.cls.__name__}.{verb}()"
+                if len(self._columns.arrays["starts"]) > 1:  # else the vec that it is part of says which env
+                    where += f" of env {self._env}"
                 if verb == "step":
                     where += f", in step {self._steps() + 1} of its episode"
                 with suppress(Exception):  # an exception may refuse notes

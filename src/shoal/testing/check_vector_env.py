@@ -15,8 +15,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from gymnasium import Space
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Text
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
@@ -30,6 +31,9 @@ from shoal.testing.side_by_side import follow, follow_on, same_batches
 from shoal.testing.spaces import OBJECT_SPACES, SPACES
 
 Backend = Callable[..., Any]
+
+# Rows of one number, of several, of another dtype, and of bytes.
+BARE_SPACES = (Discrete(4, start=-2), Box(-1, 1, (2, 3)), Box(0, 255, (4, 5, 3), np.uint8), Text(6))
 
 
 @dataclass(frozen=True)
@@ -124,11 +128,16 @@ def check_trajectories(backend: Cast, num_envs: int, steps: int) -> None:
 
 def check_spaces(backend: Cast, num_envs: int, steps: int) -> None:
     """Every kind of space goes there and back unchanged, as observation and as action."""
-    for space in (*SPACES, *OBJECT_SPACES):
+    for space in (*BARE_SPACES, OBJECT_SPACES[0], _together(*SPACES), _together(*SPACES, *OBJECT_SPACES)):
         creators = [partial(_sample_env, space) for _ in range(num_envs)]
         with backend(creators, autoreset_mode=AutoresetMode.SAME_STEP) as vec:
             oracle = ByHand(creators, AutoresetMode.SAME_STEP)
             follow(vec, oracle, 8, f"space {space}")
+
+
+def _together(*spaces: Space[Any]) -> Dict:
+    """All of them in one space, so that one vec tries them all."""
+    return Dict({str(number): space for number, space in enumerate(spaces)})
 
 
 def _sample_env(space: Any) -> SampleEnv:
@@ -137,7 +146,7 @@ def _sample_env(space: Any) -> SampleEnv:
 
 def check_flat(backend: Cast, num_envs: int, steps: int) -> None:
     """With flat=True rows are elements of a Box, and unpack to the values they were made of."""
-    for space in SPACES:
+    for space in (*BARE_SPACES, _together(*SPACES)):
         creators = [partial(_sample_env, space) for _ in range(num_envs)]
         with backend(creators, flat=True) as vec:
             oracle = ByHand(creators, AutoresetMode.NEXT_STEP)

@@ -16,13 +16,15 @@ import resource
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
 from shoal._core.run import Infos
 from shoal.emulation import Creator
@@ -31,15 +33,21 @@ from shoal.vector._mail import dumps
 from shoal.vector._plan import split
 from shoal.vector.serial import Serial
 
+MASK = "action_mask"  # the part of an observation, or of infos, that says what is allowed
 PROBE = 0.008  # seconds that one env is stepped, and at least one step
-REHEARSAL = 0.12  # seconds at most, and at least one step of each kind
+REHEARSAL = 0.5  # seconds at most; about 0.05 where the result is clear
 LONGEST_STEP = 30e6  # nanoseconds: a longer step of all envs is rehearsed as a part of it
+# Steps that outlast a time slice of the scheduler take less in processes than in the threads of a rehearsal,
+# beside other programs that want the cores: 0.65 to 0.95 was measured.
+TIME_SLICE = 4e6  # nanoseconds
+OUTLASTS = 0.85
 CHUNK = 50_000  # nanoseconds between two looks at the clock
-# Nanoseconds that a step in workers takes beyond waiting for them: of Python in this process, and for each
-# worker whose envs give infos, which it sends in a message.
-EXTRA = 15_000
-MESSAGE = 20_000
-CLEARLY = 0.92
+# Nanoseconds that this process takes for a step beside the envs: in Serial, with workers (8,000 on a quiet
+# machine, more after a pause), and for each worker whose envs give infos, which it sends in a message.
+SERIAL = 2_000
+PARENT = 15_000
+MESSAGE = 50_000
+CLEARLY = 0.95  # of the time here: where both are about as fast, no process is the simpler choice
 
 
 @dataclass(frozen=True)
@@ -64,12 +72,14 @@ class Cost:
         waiting: Time spent waiting, for a sleep or a socket.
         packing: Time to pickle what a worker sends: infos, and objects of spaces without bytes.
         unpacking: Time to unpickle the same in this process.
+        sends: Share of the steps after which there is something to send.
     """
 
     working: float
     waiting: float = 0.0
     packing: float = 0.0
     unpacking: float = 0.0
+    sends: float = 0.0
 
 
 def choose(creators: list[Creator], mode: AutoresetMode) -> Decision:
@@ -89,8 +99,9 @@ def choose(creators: list[Creator], mode: AutoresetMode) -> Decision:
     except RuntimeError:  # no thread can be started, so probably no process either
         return Decision("serial", "the machine has no threads left")
     reason = f"a step takes {duration(alone)} here and {duration(together)} in {len(sizes)} workers"
-    # Where both are about as fast, no process is the simpler choice.
-    return Decision("multiprocessing" if together < CLEARLY * alone else "serial", reason)
+    if together < CLEARLY * alone:
+        return Decision("multiprocessing", reason)
+    return Decision("serial", f"{reason}, too little to gain" if together < alone else reason)
 
 
 def rehearse(cost: Cost, sizes: list[int], cores: int) -> tuple[float, float]:
@@ -104,46 +115,55 @@ def rehearse(cost: Cost, sizes: list[int], cores: int) -> tuple[float, float]:
     from shoal._core._native import rehearse as rehearse_in_core
 
     count, in_worker = sum(sizes), cost.working + cost.packing
+    messages = sum(1 - (1 - cost.sends) ** size for size in sizes)  # in the mean
+    alone = SERIAL + count * cost.working
+    parent = PARENT + MESSAGE * messages + count * cost.unpacking
     part = min(1.0, LONGEST_STEP / (in_worker * count))
-    own, theirs = patience_with(len(sizes), cores)
-    alone, together = rehearse_in_core([part * in_worker * size for size in sizes], own, theirs, REHEARSAL)
-    messages = MESSAGE * len(sizes) if cost.unpacking else 0
-    return (
-        alone / part * cost.working / in_worker,
-        together / part + EXTRA + messages + count * cost.unpacking,
+    found = rehearse_in_core(
+        part * alone,
+        part * parent,
+        [part * in_worker * size for size in sizes],
+        *patience_with(len(sizes), cores),
+        REHEARSAL,
     )
+    outlasts = OUTLASTS if found[1] > TIME_SLICE else 1.0
+    return found[0] / part, outlasts * found[1] / part
 
 
 def measure(creator: Creator, mode: AutoresetMode) -> Cost:
     """Build what the creator makes, step it for some milliseconds with random actions, and close it."""
     disabled = mode is AutoresetMode.DISABLED  # then finished envs are reset between two steps
     with undisturbed(), Serial(creator, 1, autoreset_mode=mode, seed=0) as vec:
-        vec.reset()
-        _timed(vec, 1)  # the first step may import or compile something
-        working = passed = switches = steps = 0
+        _, told = vec.reset()
         infos: list[Infos] = []
+        if MASK in told:
+            infos = [[(row, {MASK: mask}) for row, mask in enumerate(told[MASK])]]
+        *_, infos = _timed(vec, 1, infos)  # the first step may import or compile something
+        working = passed = switches = steps = 0
+        given: list[Infos] = []  # all that are not empty
         length, end = 1, time.perf_counter() + PROBE
         while not steps or time.perf_counter() < end:
             if disabled and not vec._mask.reshape(-1, vec.agents_per_env).any(1).all():
                 vec.reset()
-            worked, took, left, infos = _timed(vec, length)
+            worked, took, left, infos = _timed(vec, length, infos)
             working, passed, switches = working + worked, passed + took, switches + left
             steps += length
-            if took < CHUNK and not disabled:
+            given += [each for each in infos if each]
+            if took < CHUNK and not disabled and _allowed(vec, infos) is None:
                 length *= 2
-        packing, unpacking = _sending(vec, infos)
+        sending = _sending(vec, given, steps)
     # A thread that is preempted does not work either, but it does not leave its core of its own accord.
     waiting = passed - working if switches >= steps / 2 else 0
-    return Cost(max(1.0, working / steps), waiting / steps, packing, unpacking)
+    return Cost(max(1.0, working / steps), waiting / steps, *sending)
 
 
-def _timed(vec: Serial, steps: int) -> tuple[int, int, int, list[Infos]]:
-    """Step the vec `steps` times.
+def _timed(vec: Serial, steps: int, before: list[Infos]) -> tuple[int, int, int, list[Infos]]:
+    """Step the vec `steps` times with the same random actions; `before` are the infos of the steps before.
 
     Returns:
         Nanoseconds of this thread, those that passed, how often the thread left its core, and the infos.
     """
-    vec._whole.actions.write(vec.action_space.sample(), vec._mask)
+    vec._whole.actions.write(_actions(vec, before), vec._mask)
     left = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
     worked, passed = time.thread_time_ns(), time.perf_counter_ns()
     # Not `step`: what that takes beside the envs is the same for any number of them.
@@ -152,31 +172,64 @@ def _timed(vec: Serial, steps: int) -> tuple[int, int, int, list[Infos]]:
     return worked, passed, resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - left, infos
 
 
+def _actions(vec: Serial, infos: list[Infos]) -> Any:
+    """Draw random actions: allowed ones, if the env says by an ``action_mask`` which those are."""
+    allowed = _allowed(vec, infos)
+    if allowed is None:
+        return vec.action_space.sample()
+    return np.array([vec.single_action_space.sample(mask=mask) for mask in allowed])
+
+
+def _allowed(vec: Serial, infos: list[Infos]) -> list[NDArray[np.int8]] | None:
+    """The mask of each row, from observations or the last infos, if there is one for each."""
+    rows, space = vec.num_rows, vec.single_observation_space
+    if not isinstance(vec.single_action_space, spaces.Discrete):
+        return None
+    if isinstance(space, spaces.Dict) and MASK in space.spaces:
+        found = dict(enumerate(vec._observe()[MASK]))
+    else:
+        found = {row: info[MASK] for row, info in (infos[-1] if infos else []) if MASK in info}
+    masks = [np.asarray(found[row], np.int8).reshape(-1) for row in range(rows) if row in found]
+    return masks if [mask.size for mask in masks] == [vec.single_action_space.n] * rows else None
+
+
 class _CannotBeSent(Exception):
     """What an env gives cannot be pickled, so that it cannot run in a worker."""
 
 
-def _sending(vec: Serial, infos: list[Infos]) -> tuple[float, float]:
-    """Nanoseconds a step to pickle what a worker would send of it, and to unpickle it.
+def _sending(vec: Serial, infos: list[Infos], steps: int) -> tuple[float, float, float]:
+    """Nanoseconds a step to pickle what a worker would send and to unpickle it, and how often it would send.
+
+    Args:
+        vec: The vec that was stepped.
+        infos: Those of its steps that are not empty.
+        steps: How many steps it made.
 
     Raises:
         _CannotBeSent: If it cannot be pickled.
     """
-    objects = vec._arena.observation_objects, vec._arena.action_objects
-    parts: list[tuple[Any, int]] = [(infos, len(infos))] if any(infos) else []
-    parts += [(each, 1) for each in objects if each.size]
-    packing = unpacking = 0.0
-    for part, steps in parts:
-        begun = time.thread_time_ns()
-        try:
-            pickled = dumps(part)
-        except Exception as error:
-            raise _CannotBeSent from error
-        packed = time.thread_time_ns()
-        pickle.loads(pickled)
-        packing += (packed - begun) / steps
-        unpacking += (time.thread_time_ns() - packed) / steps
-    return packing, unpacking
+    arena = vec._arena
+    objects = [
+        each for each in (arena.observation_objects, arena.action_objects) if each.size
+    ]  # of each step
+    (packing, unpacking), (packing_objects, unpacking_objects) = _pickling(infos), _pickling(objects)
+    share = 1.0 if objects else len(infos) / steps
+    return packing / steps + packing_objects, unpacking / steps + unpacking_objects, share
+
+
+def _pickling(things: Sequence[Any]) -> tuple[int, int]:
+    """Nanoseconds to pickle these and to unpickle them."""
+    if not things:
+        return 0, 0
+    begun = time.thread_time_ns()
+    try:
+        pickled = [dumps(each) for each in things]
+    except Exception as error:
+        raise _CannotBeSent from error
+    packed = time.thread_time_ns()
+    for each in pickled:
+        pickle.loads(each)
+    return packed - begun, time.thread_time_ns() - packed
 
 
 @contextmanager
@@ -200,5 +253,5 @@ def duration(nanoseconds: float) -> str:
     """A time with its unit, to two digits."""
     for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
         if nanoseconds >= size:
-            return f"{nanoseconds / size:{'.0f' if nanoseconds >= 100 * size else '.2g'}} {unit}"
+            return f"{nanoseconds / size:{'.0f' if nanoseconds >= 9.95 * size else '.2g'}} {unit}"
     return f"{nanoseconds:.0f} ns"

@@ -1,0 +1,18 @@
+"""How this `shoal` was called, for commands that the user is to paste."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+
+def invocation() -> str:
+    """The words that call Shoal's command line from here: `shoal`, or a path where that is not on PATH."""
+    beside = Path(sys.executable).parent / "shoal"
+    found = shutil.which("shoal")
+    if found is not None and Path(found).resolve() == beside.resolve():
+        return "shoal"
+    python = Path(sys.executable)
+    below = python.is_relative_to(Path.cwd())
+    return f"{python.relative_to(Path.cwd()) if below else python} -m shoal"
