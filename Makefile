@@ -16,7 +16,7 @@ PIP  := $(PY) -m pip install --progress-bar off --disable-pip-version-check --no
 BUILD_TOOLS := scikit-build-core nanobind numpy cmake ninja setuptools
 SETUP_FILES := pyproject.toml constraints.txt CMakeLists.txt $(shell find core -name tests -prune -o -type f -print)
 
-.PHONY: help run test soak test-asan test-tsan lint bench bench-full clean redo
+.PHONY: help run test test-slow test-twins soak test-asan test-tsan lint bench bench-full clean redo
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 # Two targets must not run pip in the same .venv at once.
@@ -28,8 +28,17 @@ help: ## Show this list
 run: $(VENV)/.ready-cli ## Run the demo: vector envs side by side, then PPO solves CartPole (ARGS are passed on)
 	@$(PY) -m shoal demo $(ARGS)
 
+# On all cores. Tests that would disturb each other have one `xdist_group` and so one process.
+PYTEST := -m pytest -n auto --maxprocesses 8 --dist loadgroup
+
 test: $(VENV)/.ready-dev ## Run the tests (ARGS="-k name -x" is passed on to pytest)
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) $(PYTEST) -m "not slow" $(ARGS)
+
+test-slow: $(VENV)/.ready-dev ## Run what `make test` leaves out: long learning, soaking
+	@$(PY) $(PYTEST) -m slow $(ARGS)
+
+test-twins: $(VENV)/.ready-dev ## Run the tests marked `twins` on the core's twins in Python
+	@SHOAL_CORE=reference $(PY) $(PYTEST) -m "twins and not slow" $(ARGS)
 
 soak: $(VENV)/.ready-dev ## Run random resets, sends, kills and restarts for 10 minutes
 	@SHOAL_SOAK_SECONDS=600 $(PY) -m pytest tests/vector/test_soak.py $(ARGS)
@@ -41,23 +50,12 @@ bench-full: $(VENV)/.ready-cli ## Measure all envs and all peers (about 20 minut
 	@$(PY) benchmarks/run.py full $(ARGS)
 
 # Python must load the sanitizers first, and leave each object to malloc, so that they see it. What Python
-# itself never frees is no leak of ours: tests/core/test_memory.py looks for those. Left out are the harness, the
-# starting, failing and ending of processes, families of envs and commands, which have no part in the core, the compiling
-# of kernels, and what is slow already without.
-test-asan: $(ASAN_VENV)/.ready ## Run the tests with AddressSanitizer and UBSan in the core
+# itself never frees is no leak of ours: tests/core/test_memory.py looks for those.
+test-asan: $(ASAN_VENV)/.ready ## Run the tests marked `core` with AddressSanitizer and UBSan in the core
 	@export LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc SHOAL_CORE=native; \
 	$(ASAN_VENV)/bin/python -c 'from shoal._core import _native; _native.__sanitized__' && \
-	$(ASAN_VENV)/bin/python -m pytest -n 2 -m "not slow" --ignore tests/test_benchmarks.py --ignore tests/vector/test_processes.py \
-	  --ignore tests/vector/test_faults.py --ignore tests/vector/test_restarts.py --ignore tests/vector/test_against_gymnasium.py \
-	  --ignore tests/vector/test_exit.py --ignore tests/vector/test_exits.py --ignore tests/vector/test_forks.py \
-	  --ignore tests/vector/test_hostile_envs.py --ignore tests/vector/test_stopped.py --ignore tests/test_limits.py \
-	  --ignore tests/vector/test_close_by_signal.py --ignore tests/vector/test_closing.py --ignore tests/vector/test_choosing.py --ignore tests/test_install.py \
-	  --ignore tests/testing --ignore tests/test_leaks.py --ignore tests/test_registry.py \
-	  --ignore tests/envs_families --ignore tests/cli --ignore tests/compat --ignore tests/native \
-	  --ignore tests/test_examples.py --ignore tests/test_docs.py --ignore tests/test_learner_examples.py \
-	  --ignore tests/test_own_loop.py --ignore tests/learn/test_ppo.py --ignore tests/learn/test_probes_ppo.py \
-	  --ignore tests/learn/test_run.py $(ARGS)
+	$(ASAN_VENV)/bin/python $(PYTEST) -m "core and not slow" $(ARGS)
 
 # ThreadSanitizer cannot start where the kernel scatters addresses wider than it expects, so that is switched off
 # if the machine allows it.

@@ -168,6 +168,29 @@ def test_any_verbs_of_several_threads(backend, closes):
     vec.close()
 
 
+@pytest.mark.parametrize("backend", [*SYNC, *ASYNC])
+def test_every_verb_is_refused_while_actions_are_read(backend):
+    """The vec asks the caller's object for its actions in the middle of a verb: then another thread comes."""
+    vec = {**SYNC, **ASYNC}[backend]()
+    begin(vec)
+    if backend in ASYNC:
+        vec.recv()
+    others = verbs_of(vec, vec.snapshot())
+    answers = {}
+
+    class Actions:
+        def __array__(self, dtype=None, copy=None):
+            for name, verb in others.items():
+                answers[name] = run_threads(verb)
+            return np.zeros(vec.batch_size, np.int64)
+
+    vec.send(Actions())
+    assert list(answers) == list(others)
+    for name, raised in answers.items():
+        assert [type(error) for error in raised] == [AlreadyPending], (name, raised)
+    vec.close()
+
+
 class Blocks(Strict):
     """Says when it is in its second step, and stays there until it is told to go on."""
 

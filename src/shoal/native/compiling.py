@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 from types import FunctionType
 from typing import Any
 
@@ -21,7 +22,7 @@ from numba.core.ccallback import CFunc
 from numba.extending import overload
 
 from shoal.errors import NativeError
-from shoal.native import cache
+from shoal.native import cache as disk
 from shoal.native.bodies import Parts, several, single
 from shoal.native.checks import check_syntax
 from shoal.native.columns import ORDER, kinds
@@ -74,7 +75,7 @@ def compile_kernel(spec: Spec, *, checked: bool = False) -> Kernel:
         NativeError: If Numba cannot compile what the class says.
     """
     told = fingerprint(spec)
-    key = None if told is None else cache.key_of(told, checked=checked)
+    key = None if told is None else disk.key_of(told, checked=checked)
     if key in _made:
         return _made[key]
     if stops := check_syntax(spec):
@@ -92,7 +93,7 @@ def compile_kernel(spec: Spec, *, checked: bool = False) -> Kernel:
         if key is None:
             compiled.compile()
         else:
-            with cache.Store(key, lambda: _check_result(spec, step)) as compiled._cache:
+            with disk.Store(key, lambda: _check_result(spec, step)) as compiled._cache:
                 compiled.compile()
             why_not = compiled._cache.refusal
     kernel = Kernel(compiled.address, compiled, was_cached=compiled.cache_hits > 0)
@@ -128,7 +129,7 @@ def _kernel_of(spec: Spec, step: Any, *, checked: bool) -> Any:
         step,
         _calling(spec.reset, RESET_ARGUMENTS, OPTIONS, checked=checked),
         njit(**OPTIONS)(lambda result: _result(result)),
-        njit(**OPTIONS)(lambda rngs, i: rng_at(np.uint64(rngs[i].ctypes.data))),
+        _rng_of,
         njit(**OPTIONS)(lambda parameters, i: at(np.uint64(parameters[i].ctypes.data))),
         spec.max_steps,
         njit(**OPTIONS),
@@ -141,11 +142,8 @@ def _kernel_of(spec: Spec, step: Any, *, checked: bool) -> Any:
         "body": njit(**INLINE)((several if spec.is_team else single)(parts)),
     }
     arrays: list[str] = []
-    made: dict[Any, Any] = {}
     for index, name in enumerate(ORDER):
-        kind = kinds(spec)[name]
-        made[kind] = made.get(kind) or _column(*kind)  # each takes a tenth of a second
-        names[f"column_{index}"] = made[kind]
+        names[f"column_{index}"] = _column(*kinds(spec)[name])
         arrays.append(f"column_{index}(addresses[{index}], first, last - first)")
     call = f"return {DONE} + body(verb, {', '.join(arrays)})"
     if checked:  # what was raised is found by `replaying.py`, which can say more than Numba would print
@@ -157,6 +155,11 @@ def kernel(columns, verb, first, last):
 """
     exec(source, names)
     return names["kernel"]
+
+
+@njit(**OPTIONS)
+def _rng_of(rngs, i):
+    return rng_at(np.uint64(rngs[i].ctypes.data))
 
 
 def _apart(function: Any) -> Any:
@@ -171,8 +174,9 @@ def _apart(function: Any) -> Any:
     return made
 
 
+@cache
 def _column(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    """A function that gives the entries of some envs as an array."""
+    """A function that gives the entries of some envs as an array. Each takes a tenth of a second to compile."""
     nbytes = int(dtype.itemsize * np.prod(shape, dtype=np.int64))
 
     @njit(**OPTIONS)
