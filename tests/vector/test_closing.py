@@ -3,10 +3,12 @@
 import signal
 import threading
 import time
+from pathlib import Path
 
 import gymnasium.spaces as sp
 import numpy as np
 import pytest
+from tests.conftest import wait_until
 
 import shoal
 from shoal import _core

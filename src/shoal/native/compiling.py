@@ -176,7 +176,7 @@ def _apart(function: Any) -> Any:
 
 @cache
 def _column(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    """A function that gives the entries of some envs as an array. Each takes a tenth of a second to compile."""
+    """A function that gives the entries of some envs as an array; it takes a tenth of a second to compile."""
     nbytes = int(dtype.itemsize * np.prod(shape, dtype=np.int64))
 
     @njit(**OPTIONS)
