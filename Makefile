@@ -8,6 +8,7 @@ ARGS   ?=
 VENV := .venv
 PY   := $(VENV)/bin/python
 ASAN_VENV := build/asan-venv
+KERNELS := build/kernels/.ready
 # The build tools lie in .venv, not in a throw-away environment, so that they are pinned too and
 # recompiling is incremental.
 PIP  := $(PY) -m pip install --progress-bar off --disable-pip-version-check --no-build-isolation -c constraints.txt
@@ -29,12 +30,12 @@ run: $(VENV)/.ready-cli ## Run the demo: vector envs side by side, then PPO solv
 	@$(PY) -m shoal demo $(ARGS)
 
 # On all cores. Tests that would disturb each other have one `xdist_group` and so one process.
-PYTEST := -m pytest -n auto --maxprocesses 8 --dist loadgroup
+PYTEST := -m pytest -n $$(nproc) --maxprocesses 8 --dist loadgroup
 
-test: $(VENV)/.ready-dev ## Run the tests (ARGS="-k name -x" is passed on to pytest)
+test: $(KERNELS) ## Run the tests (ARGS="-k name -x" is passed on to pytest)
 	@$(PY) $(PYTEST) -m "not slow" $(ARGS)
 
-test-slow: $(VENV)/.ready-dev ## Run what `make test` leaves out: long learning, soaking
+test-slow: $(KERNELS) ## Run what `make test` leaves out: long learning, soaking
 	@$(PY) $(PYTEST) -m slow $(ARGS)
 
 test-twins: $(VENV)/.ready-dev ## Run the tests marked `twins` on the core's twins in Python
@@ -51,7 +52,7 @@ bench-full: $(VENV)/.ready-cli ## Measure all envs and all peers (about 20 minut
 
 # Python must load the sanitizers first, and leave each object to malloc, so that they see it. What Python
 # itself never frees is no leak of ours: tests/core/test_memory.py looks for those.
-test-asan: $(ASAN_VENV)/.ready ## Run the tests marked `core` with AddressSanitizer and UBSan in the core
+test-asan: $(ASAN_VENV)/.ready $(KERNELS) ## Run the tests marked `core` with AddressSanitizer and UBSan in the core
 	@export LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc SHOAL_CORE=native; \
 	$(ASAN_VENV)/bin/python -c 'from shoal._core import _native; _native.__sanitized__' && \
@@ -103,6 +104,11 @@ $(VENV)/.ready-dev: $(VENV)/.created $(SETUP_FILES)
 	$(call install,2/3 Shoal and its packages,-e ".[dev$(,)cli$(,)atari$(,)box2d$(,)learn$(,)minigrid$(,)mujoco$(,)native$(,)pettingzoo$(,)sb3]")
 	$(call install,3/3 NetHack,--no-deps nle minihack)
 	@touch $(VENV)/.ready-cli $@
+
+# Before the tests, which would wait for each other, and with the sanitizers take minutes.
+$(KERNELS): $(VENV)/.ready-dev $(wildcard src/shoal/native/*.py src/shoal/envs/*.py src/shoal/testing/native_envs.py)
+	@$(PY) -m tests.kernels
+	@touch $@
 
 # Only the core is built anew; everything else is found in .venv.
 $(ASAN_VENV)/.ready: $(VENV)/.ready-dev

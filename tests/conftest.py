@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Kernels that tests compile are kept with the builds; processes that tests start find them there too.
-os.environ.setdefault("SHOAL_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "kernels"))
+KERNELS = os.environ.setdefault("SHOAL_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "kernels"))
 
 settings.register_profile(
     "default",
@@ -78,6 +78,9 @@ def _libraries_that_hold_on() -> None:
 @pytest.fixture(autouse=True)
 def _no_leaks(_libraries_that_hold_on: None):
     before = resources()
+    # Let the collector look at what the test makes only: all that numba, torch and the tests before have made
+    # would take it seconds.
+    gc.freeze()
     yield
     # Without the garbage collector: what is closed or dropped must be gone at once. But an exception that a
     # test has caught refers to its frames, and a frame to it: such a cycle only the collector can break.
@@ -85,6 +88,7 @@ def _no_leaks(_libraries_that_hold_on: None):
     if left and has_cycle_of_traceback():
         gc.collect()
         left = left_since(before)
+    gc.unfreeze()
     assert not left, f"the test left behind: {left}"
 
 

@@ -6,6 +6,8 @@ import pytest
 import shoal
 from shoal.testing import SampleEnv
 
+pytestmark = pytest.mark.core
+
 
 def test_flat_actions_of_integers_that_have_no_common_type():
     space = sp.Tuple((sp.Box(0, 9, (1,), np.uint64), sp.Box(-9, 9, (1,), np.int64)))

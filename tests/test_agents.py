@@ -16,6 +16,8 @@ from shoal.testing.contract import difference
 
 from .backends import BACKENDS
 
+pytestmark = pytest.mark.twins
+
 needs_processes = pytest.mark.skipif(_core.NAME != "native", reason="needs the compiled core")
 
 

@@ -38,6 +38,10 @@ def module(monkeypatch):
     return importlib.import_module
 
 
+# One process of pytest's runs the tests of this result, so that it is measured once.
+of_one_result = pytest.mark.xdist_group("a benchmark's result")
+
+
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     path = tmp_path_factory.mktemp("benchmarks") / "result.json"
@@ -102,6 +106,7 @@ def test_all_contestants_get_the_same_actions(module):
     assert {type(action) for action in bare.actions} == {np.int64}
 
 
+@of_one_result
 def test_every_contestant_runs_once_in_every_cycle(measured):
     done, path = measured
     (case,) = json.loads(path.read_text())["cases"]
@@ -117,6 +122,7 @@ def test_every_contestant_runs_once_in_every_cycle(measured):
             assert piece["rate"] == pytest.approx(piece["steps"] / piece["seconds"])
 
 
+@of_one_result
 def test_ratios_are_between_slices_of_one_cycle(measured):
     (case,) = json.loads(measured[1].read_text())["cases"]
     rates = {(piece["contestant"], piece["round"], piece["cycle"]): piece["rate"] for piece in case["slices"]}
@@ -129,6 +135,7 @@ def test_ratios_are_between_slices_of_one_cycle(measured):
         assert found["pairs"] == 4
 
 
+@of_one_result
 def test_a_failing_contestant_is_reported_and_the_rest_goes_on(measured):
     done, path = measured
     assert done.returncode == 1, done.stderr
@@ -139,6 +146,7 @@ def test_a_failing_contestant_is_reported_and_the_rest_goes_on(measured):
     assert list(case["figures"]) == list(MEASURED)
 
 
+@of_one_result
 def test_a_result_says_where_it_comes_from(measured):
     content = json.loads(measured[1].read_text())
     assert content["machine"]["cores"] == len(os.sched_getaffinity(0))
@@ -156,6 +164,7 @@ def table_of(path, *options):
     return subprocess.run(table, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
+@of_one_result
 def test_the_tables_show_every_contestant(measured):
     done, path = measured
     page = table_of(path)
@@ -164,6 +173,7 @@ def test_the_tables_show_every_contestant(measured):
         assert name in done.stdout
 
 
+@of_one_result
 def test_a_summary_has_a_line_for_every_contestant(measured):
     page = table_of(measured[1], "--summary")
     assert all(f"| {name} |" in page for name in MEASURED)
@@ -187,10 +197,10 @@ def test_success_is_exit_code_0(tmp_path):
         (["quick", "--num-envs", "7"], "the set 'quick' does not measure that"),
     ],
 )
-def test_wrong_arguments_are_named(arguments, message):
-    done = run(*arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
+def test_wrong_arguments_are_named(module, capsys, arguments, message):
+    with pytest.raises(SystemExit, match="2"):
+        module("run").parse(arguments)
+    assert message in capsys.readouterr().err
 
 
 def test_the_full_set_runs_everything(module):

@@ -9,6 +9,8 @@ from gymnasium.spaces import Box, Dict, Discrete
 import shoal
 from shoal.buffers import LARGE, SPARE_BLOCKS, copier
 
+pytestmark = pytest.mark.core
+
 
 class Counter(gymnasium.Env):
     """Shows a large frame of the number of steps."""

@@ -32,6 +32,8 @@ from shoal.testing import OBJECT_SPACES, SPACES, UNSIZED_SPACES, SampleEnv, Sent
 from shoal.testing.contract import difference
 from tests.backends import BACKENDS, with_spaces
 
+pytestmark = [pytest.mark.core, pytest.mark.twins]
+
 
 @pytest.fixture(params=BACKENDS)
 def backend(request):

@@ -11,6 +11,8 @@ from shoal.copies import copied, copied_column
 from shoal.testing import OBJECT_SPACES
 from shoal.testing.contract import require_equal
 
+pytestmark = pytest.mark.core
+
 Point = namedtuple("Point", "x y")
 
 

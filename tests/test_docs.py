@@ -22,7 +22,8 @@ def test_code_blocks_run(page):
     text = page.read_text()
     if _core.NAME != "native" and re.search(r"Multiprocessing\(|NativeEnv|as_vec_env|PPO\(", text):
         pytest.skip("the page needs the compiled core")
-    namespace: dict = {"__name__": "__docs__"}
+    # As in a script. Kernels of a module that cannot be imported would not be found on disk the next time.
+    namespace: dict = {"__name__": "__main__"}
     for match in BLOCK.finditer(text):
         line = text[: match.start()].count("\n") + 1
         # Padded, so that a traceback shows the line of the page.

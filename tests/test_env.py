@@ -11,6 +11,8 @@ from shoal.testing import check_env
 from shoal.testing.contract import difference
 from tests.envs import Turns
 
+pytestmark = [pytest.mark.core, pytest.mark.twins]
+
 
 class Herd(shoal.Env):
     """Three agents. Agent a dies at step lives[a]; ``returns`` brings the first back one step later."""

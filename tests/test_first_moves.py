@@ -13,6 +13,8 @@ from shoal.testing import CrashEnv
 
 from .backends import BACKENDS
 
+pytestmark = [pytest.mark.core, pytest.mark.twins]
+
 MODES = ["NextStep", "SameStep"]
 
 

@@ -10,6 +10,8 @@ from shoal.fields import Kind
 from shoal.testing import SPACES, UNSIZED_SPACES, random_space
 from shoal.testing.contract import difference
 
+pytestmark = [pytest.mark.core, pytest.mark.twins]
+
 seeds = st.integers(0, 2**32 - 1)
 
 

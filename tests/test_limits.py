@@ -3,12 +3,10 @@
 Each case runs in a process of its own, because limits that were lowered cannot always be raised again.
 """
 
-import subprocess
-import sys
-
 import pytest
 
 from shoal import _core
+from tests.vector.scripts import said_by
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
 
@@ -49,15 +47,7 @@ def refused():
 
 
 def run(code, method="forkserver"):
-    done = subprocess.run(
-        [sys.executable, "-c", (BEGIN + code).replace("METHOD", method)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return said_by((BEGIN + code).replace("METHOD", method))
 
 
 @pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
@@ -85,7 +75,7 @@ assert more > 2
 def test_a_launcher_made_when_there_were_few_descriptors_can_be_used_when_there_are_more():
     code = """
 import shoal.vector._crew, shoal.vector._pool, shoal.vector._restarts  # which may else need a descriptor
-usual = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+usual, launched = resource.getrlimit(resource.RLIMIT_NOFILE)[0], 0
 for more in range(20):  # a little more each time, until there is a launcher, but too little for workers
     limit(resource.RLIMIT_NOFILE, descriptors() + more)
     try:
@@ -93,6 +83,10 @@ for more in range(20):  # a little more each time, until there is a launcher, bu
     except ShoalError as error:
         assert "ulimit -n" in str(error), error
     limit(resource.RLIMIT_NOFILE, usual)
+    launched += bool(open(f"/proc/self/task/{os.getpid()}/children").read())
+    if launched == 3:
+        break
+assert launched
 make()
 print("works")
 """

@@ -1,11 +1,12 @@
 """A PPO loop of one's own, of Shoal's parts: examples/ppo/own_loop.py."""
 
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from shoal import _core
 
@@ -15,25 +16,30 @@ SAYS = re.compile(r"mean return ([\d.]+) at first, ([\d.]+) at last, (\d+) steps
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="its envs need the compiled core")
 
 
-def train(steps):
-    """What it prints: the first and the last mean return, and steps per second."""
-    command = [sys.executable, str(LOOP), "--steps", str(steps)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stderr
-    said = SAYS.fullmatch(done.stdout)
-    assert said is not None, done.stdout
-    return [float(number) for number in said.groups()]
+@pytest.fixture
+def train(monkeypatch, capsys):
+    """Runs the script; returns what it prints: the first and the last mean return, and steps per second."""
+
+    def run(steps):
+        monkeypatch.setattr(sys, "argv", [str(LOOP), "--steps", str(steps)])
+        runpy.run_path(str(LOOP), run_name="__main__")
+        said = SAYS.fullmatch(capsys.readouterr().out)
+        assert said is not None
+        return [float(number) for number in said.groups()]
+
+    threads = torch.get_num_threads()  # of which the script takes one
+    yield run
+    torch.set_num_threads(threads)
 
 
-def test_one_update_is_the_first_and_the_last():
+def test_one_update_is_the_first_and_the_last(train):
     first, last, speed = train(1)
     assert 9 <= first < 40
     assert last == first
     assert speed > 0
 
 
-@pytest.mark.slow
-def test_the_return_rises():
+def test_the_return_rises(train):
     first, last, _ = train(40_000)
     assert first < 40
     assert last > 4 * first

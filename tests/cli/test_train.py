@@ -1,8 +1,12 @@
-"""`shoal train` and `shoal eval`, as a user calls them."""
+"""`shoal train` and `shoal eval`, as a user calls them.
+
+Training, a stop by Ctrl-C and a replay are each a process of their own. The rest runs in this process.
+"""
 
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,73 +14,152 @@ import sys
 import pytest
 
 from shoal import _core
+from tests.cli.running import in_process, shoal
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="there are no compiled envs without the core")
 
-QUICK = ["--num-envs", "8", "--horizon", "16", "--minibatch-size", "64", "--epochs", "2"]
+SMALL = ["--num-envs", "8", "--horizon", "16", "--minibatch-size", "64", "--epochs", "2"]
+# On one thread, so that results are the same in all processes of all machines.
+QUICK = [*SMALL, "--torch-threads", "1"]
 COMPILED = "shoal/CartPole-v1"
 
 
-def shoal(*args):
-    command = [sys.executable, "-m", "shoal", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+@pytest.fixture(autouse=True)
+def _own_import_path(monkeypatch):
+    """Forget the folders of env files after each test."""
+    monkeypatch.setattr(sys, "path", sys.path.copy())
 
 
-def train(folder, *args, steps=2000, env=COMPILED):
-    return shoal("train", "ppo", "--env", env, "--run-dir", folder, "--total-steps", steps, *QUICK, *args)
+def training(folder, *args, steps=2000, env=COMPILED):
+    """The arguments that train a run in that folder."""
+    return ["train", "ppo", "--env", env, "--run-dir", folder, "--total-steps", steps, *QUICK, *args]
 
 
-def test_a_run_from_training_to_its_replay(tmp_path):
-    run = tmp_path / "run"
-    done = train(run, "--seed", "3")
-    assert done.returncode == 0, done.stderr
+# One process of pytest's runs the tests of this run, so that it is trained once.
+of_one_run = pytest.mark.xdist_group("a trained run")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of 2000 steps, by a process of its own: its folder, and the finished process."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    return folder, shoal(*training(folder, "--seed", "3"))
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy of that run, which a test may change."""
+    return shutil.copytree(trained[0], tmp_path / "run")
+
+
+@of_one_run
+def test_a_run_is_trained_and_written(trained):
+    run, done = trained
+    assert (done.returncode, done.stderr) == (0, "")
     assert f"preset: {COMPILED}" in done.stdout
     assert f"run: {run}" in done.stdout
     assert f"learning curve: {run / 'curve.png'}" in done.stdout
     assert (run / "curve.png").stat().st_size > 5000
     assert json.loads((run / "config.json").read_text())["config"]["seed"] == 3
     assert len((run / "metrics.jsonl").read_text().splitlines()) > 10
-    played = shoal("eval", run, "--episodes", "7", "--json", "--replay", tmp_path / "replay.gif")
+
+
+@of_one_run
+def test_a_run_is_played_and_recorded(trained, tmp_path):
+    replay = tmp_path / "replay.gif"
+    played = shoal("eval", trained[0], "--episodes", "7", "--json", "--replay", replay)
     assert played.returncode == 0, played.stderr
     found = json.loads(played.stdout)
     assert set(found) == {"mean_return", "std_return", "episodes"}
     assert found["episodes"] == 7
     assert found["mean_return"] >= 8
-    assert (tmp_path / "replay.gif").read_bytes().startswith(b"GIF89a")
-    again = train(run)
+    assert replay.read_bytes().startswith(b"GIF89a")
+
+
+@of_one_run
+def test_a_run_is_not_overwritten(trained, capsys):
+    again = in_process(capsys, *training(trained[0]))
     assert again.returncode == 2
     assert "holds a run already: choose another folder, or go on with it (--resume" in again.stderr
-    finished = shoal("train", "ppo", "--run-dir", run, "--resume")
+
+
+@of_one_run
+def test_a_run_that_is_done_needs_more_steps(run, capsys):
+    finished = in_process(capsys, "train", "ppo", "--run-dir", run, "--resume")
+    assert finished.returncode == 0
     assert "steps are done; to go on: more --total-steps" in finished.stdout
-    less = shoal("train", "ppo", "--run-dir", run, "--resume", "--total-steps", "9")
+    less = in_process(capsys, "train", "ppo", "--run-dir", run, "--resume", "--total-steps", "9")
     assert less.returncode == 2
     assert "total_steps: expected at least the" in less.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_resume_goes_on_bit_for_bit(tmp_path, number):
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    assert train(whole, steps=60_000).returncode == 0
-    command = [sys.executable, "-m", "shoal", "train", "ppo", "--env", COMPILED, "--run-dir", str(run)]
-    process = subprocess.Popen(
-        [*command, "--total-steps", "60000", *QUICK],
+def last_figures(run):
+    """What the last update of a run came to, but for times."""
+    figures = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    del figures["seconds"], figures["steps_per_second"]
+    return figures
+
+
+def check_it_goes_on_bit_for_bit(run, capsys, *, env=COMPILED):
+    """Resume a run that was stopped, and compare it with one that was not.
+
+    It was trained without --anneal, with which the learning rate would depend on how many steps it had to go.
+    """
+    stopped_at = last_figures(run)["steps"]
+    done = in_process(capsys, "train", "ppo", "--run-dir", run, "--resume", "--total-steps", stopped_at + 500)
+    assert (done.returncode, done.stderr) == (0, "")
+    whole = run.with_name("whole")
+    args = training(whole, "--no-anneal", steps=stopped_at + 500, env=env)
+    assert in_process(capsys, *args).returncode == 0
+    assert last_figures(run)["steps"] > stopped_at
+    assert last_figures(run) == last_figures(whole)
+
+
+def test_ctrl_c_saves_and_resume_goes_on_bit_for_bit(tmp_path, capsys):
+    run = tmp_path / "run"
+    args = training(run, "--no-anneal", steps="1e9")  # more than it can do before the signal comes
+    with subprocess.Popen(
+        [sys.executable, "-m", "shoal", *map(str, args)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    with process:
+    ) as process:
         assert any(line.startswith("steps ") for line in process.stdout)  # it has begun
-        os.kill(process.pid, number)
+        os.kill(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130, (out, err)
-    assert f"to go on where it was: shoal train ppo --run-dir {run} --resume" in out
-    done = shoal("train", "ppo", "--run-dir", run, "--resume")
-    assert done.returncode == 0, done.stderr
-    last = [json.loads((each / "metrics.jsonl").read_text().splitlines()[-1]) for each in (whole, run)]
-    for figures in last:
-        del figures["seconds"], figures["steps_per_second"]
-    assert last[0] == last[1]
+    assert re.search(f"to go on where it was: .*shoal train ppo --run-dir {run} --resume\n", out)
+    check_it_goes_on_bit_for_bit(run, capsys)
+
+
+STOPPED = """
+import gymnasium, os, signal
+
+
+class Stopped(gymnasium.Wrapper):
+    steps = 0
+
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+
+    def step(self, action):
+        Stopped.steps += 1
+        if Stopped.steps == 1000:
+            signal.raise_signal(signal.SIGTERM)
+        return super().step(action)
+"""
+
+
+def test_sigterm_saves_and_resume_goes_on_bit_for_bit(tmp_path, capsys):
+    run, file = tmp_path / "run", tmp_path / "stopped.py"
+    file.write_text(STOPPED)
+    env = f"{file}:Stopped"
+    done = in_process(capsys, *training(run, "--no-anneal", steps="1e9", env=env), "--backend", "serial")
+    assert done.returncode == 130
+    assert re.search(f"to go on where it was: .*shoal train ppo --run-dir {run} --resume\n", done.stdout)
+    assert 900 < last_figures(run)["steps"] < 1200
+    check_it_goes_on_bit_for_bit(run, capsys, env=env)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +176,7 @@ def test_a_signal_saves_and_resume_goes_on_bit_for_bit(tmp_path, number):
             "--env-kwargs: expected a JSON object",
         ),
         (
-            ["train", "ppo", "--env", "CartPole-v1", "--env-kwargs", '{"gravity": 1}'],
+            ["train", "ppo", "--env", "CartPole-v1", "--env-kwargs", '{"gravity": 1}', "--backend", "serial"],
             "shoal: --env-kwargs: CartPoleEnv.__init__() got an unexpected keyword argument 'gravity'",
         ),
         (["train", "ppo", "--env", "CartPol-v1"], "CartPole-v1"),
@@ -106,30 +189,34 @@ def test_a_signal_saves_and_resume_goes_on_bit_for_bit(tmp_path, number):
         (["eval", "nowhere"], "nowhere: expected the folder of a run, but it does not exist"),
         (["eval", "nowhere", "--replay", "x.mp4"], "--replay: expected a file.gif, got x.mp4"),
         (["train", "ppo", "CartPole-v1"], "did you mean --env CartPole-v1?"),
-        (["train", "ppo", "--env", "CartPole-v1", "--device", "cuda:99"], "device: expected one that torch"),
+        (
+            ["train", "ppo", "--env", "CartPole-v1", "--device", "cuda:99", "--backend", "serial"],
+            "device: expected one that torch",
+        ),
     ],
 )
-def test_mistakes(args, message, tmp_path, monkeypatch):
+def test_mistakes(args, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    done = shoal(*args)
+    done = in_process(capsys, *args)
     assert done.returncode == 2
     assert message in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
 
 
-def test_an_env_in_a_file_is_found_from_any_folder(tmp_path, monkeypatch):
+def test_an_env_in_a_file_is_found_from_any_folder(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text(
         "import gymnasium\n\n\nclass Mine(gymnasium.Wrapper):\n"
         "    def __init__(self):\n        super().__init__(gymnasium.make('CartPole-v1'))\n"
     )
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    done = shoal("train", "ppo", "--env", "mine.py:Mine", "--run-dir", "run", "--total-steps", "500", *QUICK)
+    done = in_process(capsys, *training("run", steps=500, env="mine.py:Mine"))
     assert done.returncode == 0, done.stderr
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert shoal("eval", "../run", "--episodes", "2").returncode == 0
+    # A process of its own, which has not seen the file yet: it plays, and then cannot record.
     replay = shoal("eval", "../run", "--episodes", "2", "--replay", "x.gif")
+    assert "2 episodes of" in replay.stdout
     assert replay.returncode == 2
     assert "a replay needs an env that takes render_mode='rgb_array'" in replay.stderr
 
@@ -162,11 +249,11 @@ class Unmade(Broken):
         ("Unmade", r"LookupError: no map, raised while creating env \d"),
     ],
 )
-def test_an_env_that_raises_is_shown_alone(tmp_path, name, last, num_envs):
+def test_an_env_that_raises_is_shown_alone(tmp_path, capsys, name, last, num_envs):
     file = tmp_path / "broken.py"
     file.write_text(BROKEN)
     options = ["--num-envs", num_envs, "--minibatch-size", "16"]
-    done = train(tmp_path / "run", *options, env=f"{file}:{name}", steps="1e3")
+    done = in_process(capsys, *training(tmp_path / "run", env=f"{file}:{name}"), *options)
     assert done.returncode == 1
     first, *lines = done.stderr.splitlines()
     assert first == "Traceback (most recent call last):"
@@ -174,11 +261,3 @@ def test_an_env_that_raises_is_shown_alone(tmp_path, name, last, num_envs):
     files = [line for line in lines if line.startswith("  File ")]
     assert len(files) == 1
     assert str(file) in files[0]
-
-
-def test_the_demo(tmp_path):
-    done = shoal("demo", "--run-dir", tmp_path / "run", "--seconds", "0.5")
-    assert done.returncode == 0, done.stderr
-    assert "Solved in" in done.stdout
-    assert (tmp_path / "run" / "curve.png").stat().st_size > 5000
-    assert (tmp_path / "run" / "replay.gif").exists()

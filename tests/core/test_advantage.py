@@ -5,6 +5,8 @@ import pytest
 
 from shoal._core import _reference
 
+pytestmark = [pytest.mark.core, pytest.mark.twins]
+
 _native = pytest.importorskip("shoal._core._native")
 CORES = [_reference, _native]
 

@@ -5,6 +5,8 @@ from importlib.metadata import version
 
 import pytest
 
+pytestmark = pytest.mark.twins
+
 
 def test_the_compiled_core_is_there_and_of_this_version():
     from shoal._core import _native

@@ -25,6 +25,8 @@ from shoal.layout import Layout
 from shoal.testing.contract import difference
 from shoal.testing.spaces import DTYPES, SPACES, random_space
 
+pytestmark = pytest.mark.core
+
 SEEDS = st.integers(0, 2**32 - 1)
 CORES = (_native, _reference)
 

@@ -158,7 +158,7 @@ def check_steps_from_anywhere(twin, kwargs, debug):
     ):
         vec.action_space.seed(3)
         env.reset(seed=3)
-        for _ in range(20 if debug else 50):
+        for _ in range(10 if debug else 25):
             vec.reset()
             before = random.uniform(low, high, (64, len(low)))
             edges = random.random(before.shape) < 0.1
@@ -184,7 +184,7 @@ def test_steps_of_episodes(twin, debug):
         vec.action_space.seed(4)
         vec.reset(seed=4)
         env.reset(seed=4)
-        for _ in range(50 if debug else 220):
+        for _ in range(50 if debug else 100):
             before, actions = state_of(vec, twin), vec.action_space.sample()
             result = vec.step(actions)
             compare(vec, env, twin, before, actions, result, np.flatnonzero(ready), twin.tolerance)
@@ -284,8 +284,12 @@ def test_debugging_changes_nothing(twin):
             )
 
 
-@pytest.mark.parametrize("debug", HOW)
-@each_twin
+@pytest.mark.parametrize(
+    ("twin", "debug"),
+    # A frame is drawn uncompiled, from the state of either.
+    [pytest.param(twin, True, id=twin.id) for twin in TWINS]
+    + [pytest.param(TWINS[0], False, id="compiled", marks=needs_core)],
+)
 def test_render(twin, debug):
     with shoal.make(twin.name, num_envs=2, render_mode="rgb_array", debug=debug) as vec:
         vec.reset(seed=9)

@@ -302,8 +302,9 @@ def test_the_last_transition_of_an_agent_is_reported_once_and_nothing_later(back
 
 
 @needs_processes
-@pytest.mark.parametrize("respawn", [None, 7])
-@pytest.mark.parametrize("backend", ["one worker", "two workers", "parent steps"])
+@pytest.mark.parametrize(
+    ("backend", "respawn"), [("one worker", 7), ("two workers", 7), ("parent steps", None)]
+)
 def test_workers_give_the_same(backend, respawn):
     traces = []
     creator = partial(Foragers, 100, size=32, energy=25, max_steps=120, respawn=respawn)

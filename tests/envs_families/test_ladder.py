@@ -2,13 +2,17 @@
 
 import difflib
 import re
+import runpy
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+import shoal
 from shoal import _core
 
 LADDER = Path(__file__).parents[2] / "examples" / "atari"
@@ -33,6 +37,35 @@ def test_a_rung_is_a_handful_of_lines_above_the_one_before(lower, upper):
     assert 1 <= len(new) <= 6
 
 
+class Clock:
+    """Each call is a second after the one before."""
+
+    def __init__(self):
+        self.now = 0
+
+    def perf_counter(self):
+        self.now += 1
+        return self.now
+
+
+def make_fewer(env, num_envs, batch_size=None, **options):
+    """Make four games where a script wants more, and batches of half of them where it wants halves."""
+    return shoal.make(env, 4, batch_size=batch_size and 2, **options)
+
+
+@pytest.mark.skipif(_core.NAME != "native", reason="needs the compiled core")
+@pytest.mark.parametrize(("script", "batch"), [(SCRIPTS[1], 4), (SCRIPTS[3], 2)], ids=["2_shoal", "4_async"])
+def test_a_rung_counts_the_steps_of_its_envs(script, batch, capsys, monkeypatch):
+    """Those of Shoal, that wait for all games and for half of them."""
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)  # as it is for all tests
+    main = runpy.run_path(str(script))["main"]
+    monkeypatch.setitem(main.__globals__, "time", Clock())
+    monkeypatch.setitem(main.__globals__, "shoal", SimpleNamespace(make=make_fewer))
+    main(3)
+    assert capsys.readouterr().out == f"{2 * batch / 4:,.0f} steps per second\n"
+
+
+# Slow: four processes, each with up to 64 games.
 @pytest.mark.slow
 @pytest.mark.skipif(_core.NAME != "native", reason="needs the compiled core")
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)

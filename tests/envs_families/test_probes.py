@@ -361,6 +361,15 @@ def test_ids_lead_to_the_probes(name):
         env.step(env.action_space.sample())
 
 
-@pytest.mark.parametrize("probe", [probe for probe in PROBES.values() if probe is not probes.Agents])
+# Slow, but for the one with the most indices: each needs a checked kernel. The tests above cover what it asks
+# of the others: observations in their space, finite rewards, the same numbers for the same seed and
+# uncompiled, where a wrong index raises.
+@pytest.mark.parametrize(
+    "probe",
+    [
+        pytest.param(probe, id=name, marks=() if probe is probes.Squared else pytest.mark.slow)
+        for name, probe in PROBES.items()
+    ],
+)
 def test_it_keeps_the_contract_of_envs(probe):
     check_env(probe)

@@ -11,6 +11,8 @@ pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="without the core
 
 CALM = {"wind": 0.0}
 SMALL = {"size": 2, "apples": 3}  # the picker, and apples everywhere else
+# Other constants are another kernel, which takes seconds to compile: small orchards run uncompiled.
+small = {"num_envs": 1, "env_kwargs": {**CALM, **SMALL}, "debug": True}
 
 # Into the corner, and from there through all cells.
 WHOLE_WAY = [UP] * 4 + [LEFT] * 4 + ([RIGHT] * 4 + [DOWN] + [LEFT] * 4 + [DOWN]) * 2 + [RIGHT] * 4
@@ -37,7 +39,7 @@ def test_who_goes_everywhere_gets_all_apples():
 
 
 def test_an_episode_ends_with_the_last_apple():
-    with shoal.make(Orchard, num_envs=1, env_kwargs={**CALM, **SMALL}) as vec:
+    with shoal.make(Orchard, **small) as vec:
         obs, _ = vec.reset(seed=0)
         assert obs["left"].tolist() == [3]
         assert sorted(obs["cells"].reshape(-1)) == [APPLE] * 3 + [PICKER]
@@ -52,7 +54,7 @@ def test_an_episode_ends_with_the_last_apple():
 
 
 def test_or_when_time_is_up():
-    with shoal.make(Orchard, num_envs=1, env_kwargs={**CALM, **SMALL}) as vec:
+    with shoal.make(Orchard, **small) as vec:
         obs, _ = vec.reset(seed=0)
         (row,), _ = places(obs)
         for step in range(1, 17):
@@ -78,9 +80,9 @@ def test_the_wind_is_each_envs_own():
         assert (places(obs)[0] == np.maximum(after - 1, 0)).all()
 
 
-@pytest.mark.parametrize("kwargs", [{}, SMALL], ids=["default", "small"])
-def test_spaces_follow_the_constants(kwargs):
-    with shoal.make(Orchard, num_envs=3, env_kwargs=kwargs) as vec:
+@pytest.mark.parametrize(("kwargs", "debug"), [({}, False), (SMALL, True)], ids=["default", "small"])
+def test_spaces_follow_the_constants(kwargs, debug):
+    with shoal.make(Orchard, num_envs=3, env_kwargs=kwargs, debug=debug) as vec:
         obs, _ = vec.reset(seed=0)
         size = kwargs.get("size", 5)
         assert obs["cells"].shape == (3, size, size)

@@ -4,7 +4,15 @@ import pytest
 
 from shoal import _core
 
-COMPILED = ("test_ppo.py", "test_probes_ppo.py", "test_run.py")
+COMPILED = (
+    "test_ppo.py",
+    "test_ppo_masks.py",
+    "test_ppo_nan.py",
+    "test_ppo_refusals.py",
+    "test_ppo_spaces.py",
+    "test_probes_ppo.py",
+    "test_run.py",
+)
 
 
 def pytest_collection_modifyitems(items):

@@ -11,6 +11,8 @@ from shoal import _core
 from shoal.learn import losses
 from shoal.learn.actions import Actions
 
+pytestmark = pytest.mark.core
+
 needs_core = pytest.mark.skipif(_core.NAME != "native", reason="needs the compiled core")
 
 

@@ -10,6 +10,8 @@ from torch import nn
 from shoal import _core
 from shoal.learn.lstm import LSTM
 
+pytestmark = pytest.mark.core
+
 in_the_core = pytest.mark.skipif(_core.NAME != "native", reason="needs the compiled core")
 
 

@@ -1,6 +1,10 @@
 """Kernels on disk: found again, and never out of date."""
 
+import contextlib
 import fcntl
+import importlib
+import io
+import linecache
 import os
 import random
 import signal
@@ -8,7 +12,10 @@ import stat
 import subprocess
 import sys
 import textwrap
+from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,25 +102,54 @@ def change(path, old, new):
     path.write_text(text.replace(old, new))
 
 
+EDITS = [
+    ("walk.py", "state.place += config.step_size", "state.place += 3 * config.step_size", 6.5),
+    ("walk.py", "place * FACTOR", "place * FACTOR * 10", 60.5),  # a function that it calls
+    ("walk.py", "FACTOR = 2.0", "FACTOR = 4.0", 120.5),  # a number that function reads
+    ("tables.py", "0.5", "0.25", 120.25),  # in another file
+]
+
+
+# Slow: each of its processes compiles. The two tests after it show the same in one process.
 @pytest.mark.slow
-@pytest.mark.timeout(400)  # each of its processes compiles
+@pytest.mark.timeout(400)
 def test_an_edited_env_is_compiled_anew(project):
     assert project() == (2.5, False)
     assert project() == (2.5, True)
-    walk = project.folder / "walk.py"
-    edits = [
-        (walk, "state.place += config.step_size", "state.place += 3 * config.step_size", 6.5),
-        (walk, "place * FACTOR", "place * FACTOR * 10", 60.5),  # a function that it calls
-        (walk, "FACTOR = 2.0", "FACTOR = 4.0", 120.5),  # a number that function reads
-        (project.folder / "tables.py", "0.5", "0.25", 120.25),  # in another file
-    ]
-    for path, old, new, reward in edits:
-        change(path, old, new)
+    for name, old, new, reward in EDITS:
+        change(project.folder / name, old, new)
         assert project() == (reward, False)
     assert project() == (reward, True)
-    change(walk, "\nclass Walk", "\n# A word.\nclass Walk")  # says nothing new
+    change(project.folder / "walk.py", "\nclass Walk", "\n# A word.\nclass Walk")  # says nothing new
     assert project() == (reward, True)
     assert project("{'env_kwargs': {'step_size': 2.0}}") == (240.25, False)
+
+
+def test_every_edit_gives_another_key(project, monkeypatch):
+    """Without compiling: the key names the file on disk."""
+    from shoal.native.cache import key_of
+    from shoal.native.fingerprint import fingerprint
+    from shoal.native.spec import Spec
+
+    monkeypatch.syspath_prepend(project.folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # or an edit within a second may go unnoticed
+
+    def key(checked=False, **constants):
+        for name in ("walk", "tables"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        linecache.checkcache()
+        spec = Spec.of(importlib.import_module("walk").Walk, constants)
+        return key_of(fingerprint(spec), checked=checked)
+
+    keys = [key()]
+    assert key() == keys[0]
+    for name, old, new, _ in EDITS:
+        change(project.folder / name, old, new)
+        keys.append(key())
+    change(project.folder / "walk.py", "\nclass Walk", "\n# A word.\nclass Walk")
+    assert key() == keys[-1]
+    keys += [key(step_size=2.0), key(max_episode_steps=9), key(checked=True)]
+    assert len(set(keys)) == 8
 
 
 @pytest.mark.slow
@@ -138,6 +174,9 @@ def test_two_processes_do_not_compile_the_same_kernel(project):
     assert [path.suffix for path in (project.folder / "cache").iterdir()] == [".kernel"]
 
 
+# -- in one process ------------------------------------------------------------------------------------
+
+
 class Kept(shoal.NativeEnv):
     """Small, and soon compiled."""
 
@@ -153,188 +192,312 @@ class Kept(shoal.NativeEnv):
         return 1.0, False
 
 
-@pytest.fixture
-def kept(tmp_path, monkeypatch, capsys):
-    """Make an env whose kernel is kept in an empty folder: whether it was there, and what was said."""
+def make_kept():
+    """Use the class as in a new process: whether its kernel was on disk, and what was said."""
     from shoal.native import compiling
 
-    folder = tmp_path / "deep" / "cache"
-    monkeypatch.setenv("SHOAL_CACHE_DIR", str(folder))
-    monkeypatch.setattr(compiling, "SLOW", 0.0)
-
-    def run():
-        compiling._made.clear()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stderr(io.StringIO()) as said,
+    ):
+        patch.setattr(compiling, "SLOW", 0.0)
+        patch.setattr(compiling, "_made", {})
         with shoal.make(Kept, 2) as vec:
             vec.reset(seed=0)
             assert vec.step([0, 0])[1].tolist() == [1.0, 1.0]
-            return vec._kernel.was_cached, capsys.readouterr().err
-
-    run.folder = folder
-    run.file = lambda: next(iter(folder.glob("*.kernel")))
-    return run
+            return vec._kernel.was_cached, said.getvalue()
 
 
-def test_any_flipped_bit_is_noticed_before_anything_is_unpickled(kept, monkeypatch):
+@dataclass
+class Compiled:
+    """A kernel that was compiled once, for all tests of this file.
+
+    Attributes:
+        key: Its name.
+        result: As Numba gives it to be saved.
+        file: Where it was saved.
+        said: What was printed meanwhile.
+    """
+
+    key: str
+    result: Any
+    file: Path
+    said: str
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    from shoal.native.cache import Store
+
+    results = []
+    save = Store.save_overload
+
+    def spy(store, signature, result):
+        results.append(result)
+        save(store, signature, result)
+
+    folder = tmp_path_factory.mktemp("kernels") / "cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHOAL_CACHE_DIR", str(folder))
+        patch.setattr(Store, "save_overload", spy)
+        cached, said = make_kept()
+    assert cached is False
+    (file,), (result,) = folder.iterdir(), results
+    return Compiled(file.stem, result, file, said)
+
+
+@pytest.fixture
+def store(compiled, tmp_path, monkeypatch):
+    """Load the kernel from a folder, or save it there, as Numba does. It need not be compiled for that.
+
+    Returns whether it was found, and why it was not saved.
+    """
     from numba.core.registry import cpu_target
 
     from shoal.native import cache
 
-    assert kept()[0] is False
-    assert kept() == (True, "")
-    file, context = kept.file(), cpu_target.target_context
-    whole = file.read_bytes()
-    store = cache.Store(file.stem, lambda: None)
-    assert store._load(context) is not None
+    folder = tmp_path / "deep" / "cache"
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(folder))
+
+    def use(key=compiled.key, meanwhile=lambda: None):
+        with cache.Store(key, lambda: None) as place:
+            found = place.load_overload(None, cpu_target.target_context)
+            meanwhile()
+            if found is None:
+                place.save_overload(None, compiled.result)
+            return found is not None, place.refusal
+
+    use.folder = folder
+    use.file = folder / f"{compiled.key}.kernel"
+    use.lock = folder / f"{compiled.key}.lock"
+    return use
+
+
+def test_a_kernel_is_found_again(compiled, monkeypatch):
+    assert compiled.said.startswith("shoal: compiled Kept in ")
+    assert compiled.said.endswith("; the next time it is found on disk\n")
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(compiled.file.parent))
+    assert make_kept() == (True, "")
+
+
+def test_a_damaged_kernel_is_compiled_anew(compiled, store):
+    """And where nothing can be written, a kernel is compiled all the same."""
+    store.file.parent.mkdir(mode=0o700, parents=True)
+    store.file.write_bytes(compiled.file.read_bytes()[:-1])
+    cached, said = make_kept()
+    assert cached is False
+    assert "; the next time it is found on disk" in said
+    assert make_kept() == (True, "")
+    store.folder.chmod(0o770)
+    cached, said = make_kept()
+    assert cached is False
+    why = "other users may write to it, mode 770: chmod 700 it, or delete it"
+    assert said.endswith(f"; each process compiles it anew ({store.folder}: {why})\n")
+
+
+RUN_KEPT = """
+import sys, shoal, shoal.envs.snake, shoal.testing.native_envs
+before = "numba" in sys.modules
+from tests.native.test_cache import Kept
+with shoal.make(Kept, 2) as vec:
+    vec.reset(seed=0)
+    print(before, vec.step([0, 0])[1].tolist(), vec._kernel.was_cached)
+"""
+
+
+def test_another_process_finds_it_and_needs_numba_only_then(compiled):
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_KEPT],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "SHOAL_CACHE_DIR": str(compiled.file.parent)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert done.stdout == "False [1.0, 1.0] True\n"
+    assert done.stderr == ""
+    assert list(compiled.file.parent.iterdir()) == [compiled.file]
+
+
+def test_any_flipped_bit_is_noticed_before_anything_is_unpickled(store, monkeypatch):
+    from shoal.native import cache
+
+    assert store() == (False, "")
+    assert store() == (True, "")
+    whole = store.file.read_bytes()
+    place = cache.Store(store.file.stem, lambda: None)
     loads = cache.pickle.loads
     monkeypatch.setattr(cache.pickle, "loads", lambda data: pytest.fail("unpickled"))
     choose = random.Random(0)
-    for bit in [*range(0, 8 * 64, 3), *(choose.randrange(8 * len(whole)) for _ in range(300))]:
+    for bit in [*range(0, 8 * 64, 3), *(choose.randrange(8 * len(whole)) for _ in range(100))]:
         wrong = bytearray(whole)
         wrong[bit // 8] ^= 1 << bit % 8
-        file.write_bytes(wrong)
-        assert store._load(context) is None
-    for wrong in (b"", whole[:20], whole[:-1], whole + b"0"):
-        file.write_bytes(wrong)
-        assert store._load(context) is None
+        store.file.write_bytes(wrong)
+        assert place._load(None) is None
+    for wrong in (b"", whole[:20], whole[: len(whole) // 2], whole[:-1], whole + b"0"):
+        store.file.write_bytes(wrong)
+        assert place._load(None) is None
     monkeypatch.setattr(cache.pickle, "loads", loads)
-    assert kept()[0] is False  # compiled anew, and kept
-    assert kept()[0] is True
+    assert store() == (False, "")  # saved again
+    assert store() == (True, "")
 
 
-def test_a_kernel_under_the_name_of_another_is_not_used(kept):
-    assert kept()[0] is False
-    file = kept.file()
-    with shoal.make(Kept, 2, env_kwargs={"max_episode_steps": 3}):
-        (other,) = (path for path in kept.folder.glob("*.kernel") if path != file)
-    other.replace(file)
-    assert kept()[0] is False
+def test_a_kernel_under_the_name_of_another_is_not_used(compiled, store):
+    assert store(key="another") == (False, "")
+    assert store(key="another") == (True, "")
+    (store.folder / "another.kernel").replace(store.file)
+    assert store() == (False, "")
 
 
-def test_the_folder_is_for_this_user_alone(kept):
+def test_the_folder_is_for_this_user_alone(store):
     before = os.umask(0)
     try:
-        assert kept()[0] is False
+        store()
     finally:
         os.umask(before)
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (kept.folder.parent, kept.folder, kept.file())] == [
-        0o700,
-        0o700,
-        0o600,
-    ]
+    assert [
+        stat.S_IMODE(path.stat().st_mode) for path in (store.folder.parent, store.folder, store.file)
+    ] == [0o700, 0o700, 0o600]
+    assert list(store.folder.iterdir()) == [store.file]  # neither a draft nor a lock
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o722])
-def test_what_others_may_write_is_neither_read_nor_written(kept, mode):
-    assert kept()[0] is False
-    file = kept.file()
-    file.chmod(mode)
-    assert kept()[0] is False
-    assert stat.S_IMODE(kept.file().stat().st_mode) == 0o600  # made anew
-    kept.folder.chmod(mode)
-    before = kept.file().stat().st_mtime_ns
-    cached, said = kept()
-    assert cached is False
-    why = f"other users may write to it, mode {mode:o}: chmod 700 it, or delete it"
-    assert f"each process compiles it anew ({kept.folder}: {why})" in said
-    assert kept.file().stat().st_mtime_ns == before
-    kept.folder.chmod(0o700)
-    assert kept()[0] is True
+def test_what_others_may_write_is_neither_read_nor_written(store, mode):
+    store()
+    store.file.chmod(mode)
+    assert store() == (False, "")
+    assert stat.S_IMODE(store.file.stat().st_mode) == 0o600  # made anew
+    store.folder.chmod(mode)
+    before = store.file.stat().st_mtime_ns
+    why = f"{store.folder}: other users may write to it, mode {mode:o}: chmod 700 it, or delete it"
+    assert store() == (False, why)
+    assert store.file.stat().st_mtime_ns == before
+    store.folder.chmod(0o700)
+    assert store() == (True, "")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-@pytest.mark.parametrize("what", ["file", "folder"])
-def test_what_is_another_users_is_not_read(kept, what):
-    assert kept()[0] is False
-    os.chown(kept.file() if what == "file" else kept.folder, 12345, 12345)
-    cached, said = kept()
-    assert cached is False
-    assert ("owned by another user, 12345" in said) == (what == "folder")
+def test_what_is_another_users_is_not_read(store):
+    store()
+    os.chown(store.file, 12345, 12345)
+    assert store() == (False, "")
+    assert store() == (True, "")
+    os.chown(store.folder, 12345, 12345)
+    assert store() == (False, f"{store.folder}: owned by another user, 12345")
 
 
-def test_links_and_pipes_are_no_kernels(kept, tmp_path):
-    assert kept()[0] is False
-    file = kept.file()
-    file.replace(tmp_path / "moved")
-    file.symlink_to(tmp_path / "moved")
-    assert kept()[0] is False
-    kept.file().unlink()
-    os.mkfifo(file)
-    assert kept()[0] is False
+def test_links_and_pipes_are_no_kernels(store, tmp_path):
+    store()
+    store.file.replace(tmp_path / "moved")
+    store.file.symlink_to(tmp_path / "moved")
+    assert store() == (False, "")
+    store.file.unlink()
+    os.mkfifo(store.file)
+    assert store() == (False, "")
+    assert store() == (True, "")
 
 
-def test_where_nothing_can_be_written_it_does_not_say_so(kept):
-    kept.folder.parent.mkdir()
-    kept.folder.write_text("a file, no folder")
-    cached, said = kept()
-    assert cached is False
-    assert f"each process compiles it anew ({kept.folder}: Not a directory)" in said
-    kept.folder.unlink()
-    assert "; the next time it is found on disk" in kept()[1]
+def test_a_folder_that_is_a_file_is_done_without(store):
+    store.folder.parent.mkdir()
+    store.folder.write_text("a file, no folder")
+    assert store() == (False, f"{store.folder}: Not a directory")
+    store.folder.unlink()
+    assert store() == (False, "")
 
 
-def test_a_process_that_was_killed_keeps_no_lock(kept):
-    assert kept()[0] is False
-    key = kept.file().stem
-    kept.file().unlink()
-    lock = kept.folder / f"{key}.lock"
-    text = f"import fcntl; f = open({str(lock)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(1); input()"
-    with subprocess.Popen(
-        [sys.executable, "-u", "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout.readline() == "1\n"
-        with lock.open() as file, pytest.raises(BlockingIOError, match="temporarily unavailable"):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        holder.send_signal(signal.SIGKILL)
-        holder.wait()
-    assert kept()[0] is False
-    assert not lock.exists()
-
-
-def test_a_process_that_holds_its_lock_for_too_long_is_not_waited_for(kept, monkeypatch):
+def test_what_is_not_to_be_kept_is_not_saved(compiled, store):
     from shoal.native import cache
 
-    assert kept()[0] is False
-    lock = kept.file().with_suffix(".lock")
-    kept.file().unlink()
-    monkeypatch.setattr(cache, "PATIENCE", 0.1)
-    with lock.open("w") as file:
+    def refuse():
+        raise ValueError("not this one")
+
+    with cache.Store(compiled.key, refuse) as place, pytest.raises(ValueError, match="not this one"):
+        place.save_overload(None, compiled.result)
+    assert not store.folder.exists()
+
+
+# -- locks ---------------------------------------------------------------------------------------------
+
+
+def assert_locked(lock):
+    with lock.open() as file, pytest.raises(BlockingIOError, match="temporarily unavailable"):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_others_wait_for_the_one_that_compiles_and_find_its_kernel(compiled, store, monkeypatch):
+    from numba.core.registry import cpu_target
+
+    from shoal.native import cache
+
+    waits = []
+
+    with contextlib.ExitStack() as first:
+        compiles = first.enter_context(cache.Store(compiled.key, lambda: None))
+        assert compiles.load_overload(None, cpu_target.target_context) is None
+        assert store.lock.exists()
+
+        def sleep(seconds):
+            waits.append(seconds)
+            assert len(waits) < 5
+            if len(waits) == 2:
+                compiles.save_overload(None, compiled.result)
+                first.close()
+
+        monkeypatch.setattr(cache.time, "sleep", sleep)
+        assert store() == (True, "")
+    assert len(waits) == 2
+    assert list(store.folder.iterdir()) == [store.file]
+
+
+def test_a_process_that_was_killed_keeps_no_lock(store):
+    store.folder.mkdir(mode=0o700, parents=True)
+    text = (
+        f"import fcntl; f = open({str(store.lock)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(1); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-S", "-u", "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "1\n"
+        assert_locked(store.lock)
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    assert store(meanwhile=lambda: assert_locked(store.lock)) == (False, "")
+    assert not store.lock.exists()
+
+
+def test_a_process_that_holds_its_lock_for_too_long_is_not_waited_for(store, monkeypatch):
+    from shoal.native import cache
+
+    monkeypatch.setattr(cache, "PATIENCE", 0.0)
+    store.folder.mkdir(mode=0o700, parents=True)
+    with store.lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert kept()[0] is False
-    assert kept()[0] is True  # it was kept all the same
+        assert store() == (False, "")
+        assert store() == (True, "")  # it was kept all the same
+        assert store.lock.exists()  # which is not ours
 
 
-def test_a_lock_whose_name_is_gone_is_not_waited_for(kept, monkeypatch):
+def test_a_lock_whose_name_is_gone_is_not_waited_for(store, monkeypatch):
     """As a child has it that was forked during the compilation: it inherits the lock."""
     from shoal.native import cache
 
-    assert kept()[0] is False
-    lock = kept.file().with_suffix(".lock")
-    kept.file().unlink()
     looks = []
 
     def sleep(seconds):
         looks.append(seconds)
-        lock.unlink(missing_ok=True)  # as the process does that has compiled
+        store.lock.unlink(missing_ok=True)  # as the process does that has compiled
         assert len(looks) < 5
 
     monkeypatch.setattr(cache.time, "sleep", sleep)
-    with lock.open("w") as file:
+    store.folder.mkdir(mode=0o700, parents=True)
+    with store.lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert kept()[0] is False
+        assert store() == (False, "")
     assert len(looks) == 1
 
 
-def test_a_class_is_compiled_at_its_first_use(tmp_path, monkeypatch):
-    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
-    text = textwrap.dedent("""
-        import sys, shoal, shoal.envs.snake, shoal.testing.native_envs
-        print("numba" in sys.modules)
-    """)
-    done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=100, check=True
-    )
-    assert done.stdout == "False\n"
-    assert not (tmp_path / "cache").exists()
+# -- the key -------------------------------------------------------------------------------------------
 
 
 def test_the_fingerprint_tells_apart_what_differs():

@@ -1,8 +1,10 @@
 """A crash inside a kernel says whose it was, and the process dies by the same signal."""
 
+import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,45 +13,18 @@ import shoal
 pytestmark = pytest.mark.skipif(shoal._core.NAME != "native", reason="needs the compiled core")
 pytest.importorskip("numba")
 
-ENV = """
-import faulthandler, os, signal, sys
-import numba, numpy as np, shoal
-from gymnasium.spaces import Box, Discrete
+WHOSE = " in the compiled code of tests.native.envs.Wrong. "
+ADVICE = "run it again with SHOAL_NATIVE_CHECK=1 in the environment, which names the line.\n"
 
-LATE = 20  # steps, so that the checks of the class do not see it
+# Reads lines of code, and lets a child run them. A fork saves each of them the import of Numba, which takes
+# longer than all else; nothing of a vec is there before it.
+SERVER = """
+import faulthandler, json, os, resource, signal, sys
+import numpy as np, shoal
+from tests.native.envs import LATE, RECURS, Late, Wrong
 
-
-@numba.njit("int64(int64)")
-def deeper(n):
-    return n - deeper(n + 1) * deeper(n + 2) if n else 0
-
-
-class Wrong(shoal.NativeEnv):
-    observation_space = Box(-1, 1, (2,), np.float32)
-    action_space = Discrete(2)
-    state = np.dtype([("count", np.int64), ("least", np.int64), ("minus", np.int64), ("a", np.float64, 3)])
-    constants = {"way": 0}
-
-    @staticmethod
-    def reset(state, obs):
-        state.least, state.minus = -(2**63), -1
-        obs[:] = 0.0
-
-    @staticmethod
-    def step(state, config):
-        state.count += 1
-        late = state.count >= LATE
-        if config.way == 0 and late:
-            state.a[-(state.count << 36)] = 1.0  # nothing is there
-        if config.way == 1 and late:
-            state.count = np.remainder(state.least, state.minus)
-        if config.way == 2 and late:
-            state.count = deeper(state.count)
-        return 0.0, False
-
-
-def play(envs=4, way=0, **options):
-    with shoal.make(Wrong, envs, env_kwargs={"way": way}, **options) as vec:
+def play(envs=4, cls=Wrong, way=0, **options):
+    with shoal.make(cls, envs, env_kwargs={"way": way}, **options) as vec:
         if "batch_size" in options:
             vec.async_reset(seed=0)
             while True:
@@ -57,30 +32,38 @@ def play(envs=4, way=0, **options):
         vec.reset(seed=0)
         while True:
             vec.step(np.zeros(envs, np.int64))
+
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+for request in sys.stdin:
+    lines, said = json.loads(request)
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT, 0o600), 2)
+        exec(lines, globals())
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-WHOSE = " in the compiled code of wrong.Wrong. "
-ADVICE = "run it again with SHOAL_NATIVE_CHECK=1 in the environment, which names the line.\n"
 
 
 @pytest.fixture(scope="module")
 def crash(tmp_path_factory):
     """Run some lines that end in a crash: the signal, and what was said."""
     folder = tmp_path_factory.mktemp("crashes")
-    (folder / "wrong.py").write_text(ENV)
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
 
-    def run(*lines):
-        no_dump = "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))"
-        done = subprocess.run(
-            [sys.executable, "-c", "\n".join([no_dump, "from wrong import *", *lines])],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-        return -done.returncode, done.stderr
+        def run(*lines):
+            said = folder / "said"
+            said.unlink(missing_ok=True)
+            print(json.dumps(["\n".join(lines), str(said)]), file=server.stdin, flush=True)
+            return -int(server.stdout.readline()), said.read_text()
 
-    return run
+        yield run
 
 
 @pytest.mark.parametrize(
@@ -103,9 +86,16 @@ def test_divisions_that_processors_refuse(crash):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_recursion_without_end(crash, threads):
-    died_of, said = crash(f"play(20_000, way=2, num_workers={threads}, check=True)")
+    died_of, said = crash(f"play(20_000, way=2, num_workers={threads})")
     assert died_of == signal.SIGSEGV
-    assert f"shoal: SIGSEGV{WHOSE}Its indices are checked, so that it was something else" in said
+    assert f"shoal: SIGSEGV{WHOSE}" in said
+
+
+def test_a_crash_of_a_checked_kernel(crash):
+    died_of, said = crash("play(cls=Late, way=RECURS, check=True)")
+    assert died_of == signal.SIGSEGV
+    whose = " in the compiled code of tests.native.envs.Late. "
+    assert f"shoal: SIGSEGV{whose}Its indices are checked, so that it was something else" in said
 
 
 def test_a_recursion_in_a_thread_that_did_not_make_the_vec(crash):

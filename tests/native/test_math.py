@@ -1,6 +1,7 @@
 """sin and cos for compiled envs: as near to the exact value as they say, in Python and compiled."""
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ def angles():
     return np.clip(np.concatenate([exact, *beside, *parts]), -FARTHEST, FARTHEST)
 
 
+@cache
 def compiled(function):
     numba = pytest.importorskip("numba")
     from shoal.native.compiling import OPTIONS, _deep

@@ -76,10 +76,12 @@ def test_debug_is_of_compiled_envs_alone():
 def test_agents_of_an_id_of_ones_own():
     gymnasium.register("PairOfMine-v0", entry_point=PairNative, max_episode_steps=4)
     try:
-        ours, native = play("PairOfMine-v0", 2, 9, backend="serial"), play("PairOfMine-v0", 2, 9)
+        # Uncompiled: another limit would be another kernel.
+        ours, native = (play("PairOfMine-v0", 2, 9, debug=True, **backend) for backend in (OTHERS[0], {}))
     finally:
         del gymnasium.registry["PairOfMine-v0"]
     require_equal(ours, native, "the same as Native")
+    assert native[4][3].tolist() == [False, True] * 2  # the limit is that of the id
 
 
 @pytest.mark.parametrize("name", ["shoal/Snake-v0", "shoal/Foragers-v0"])

@@ -24,23 +24,33 @@ SPACE = Dict(
         "pair": Tuple((MultiDiscrete([3, 4]), Box(-1, 1, (1,), np.float32))),
         "word": Text(4, charset="abc"),
         "flag": Box(0, 1, (2,), np.bool_),
+        "size": Discrete(9),  # a name that NumPy's records have too, as the next
+        "shape": Box(0, 9, (1,), np.float64),
     }
 )
 
 
 class Mirror(shoal.NativeEnv):
-    """Shows the last action, part by part."""
+    """Shows the last action, part by part; and fields whose names NumPy's records have too."""
 
     observation_space = SPACE
     action_space = Dict({"steer": Box(-1, 1, (2,), np.float32), "gear": Discrete(4), "on": MultiBinary(2)})
+    state = np.dtype([("size", np.int64), ("flags", np.int64), ("doors", np.bool_, (3,))])
+    metadata = {"render_modes": ["rgb_array"]}
 
     @staticmethod
-    def reset(obs):
+    def reset(state, obs):
         obs.goal = -1
         obs.word[0] = 2
+        state.size = 5
+        state.doors[1] = True
+        obs.size = 0
 
     @staticmethod
-    def step(action, obs):
+    def step(state, action, obs):
+        state.flags = state.size + 1
+        obs.size = state.flags
+        obs.shape[0] = state["size"]
         obs.map[1, 2] = 10 * action.gear
         obs.goal = action.gear - 1
         obs.inner.speed = action.steer[0] + action.steer[1]
@@ -50,6 +60,12 @@ class Mirror(shoal.NativeEnv):
         obs.word[1] = 3
         obs.flag[1] = action.on[1] == 1
         return action.gear, False
+
+    @staticmethod
+    def render(state):
+        frame = np.zeros((1, 3, 3), np.uint8)
+        frame[0, state.doors] = state.size
+        return frame
 
 
 @pytest.mark.parametrize("options", BACKENDS)
@@ -74,6 +90,18 @@ def test_nested_spaces(options):
     assert obs["pair"][1].tolist() == [[0.5], [-0.5]]
     assert obs["word"] == ("bc", "bc")
     assert obs["flag"].tolist() == [[False, True], [False, False]]
+
+
+@pytest.mark.parametrize("options", BACKENDS)
+def test_any_name_will_do(options):
+    with shoal.make(Mirror, 2, render_mode="rgb_array", **options) as vec:
+        vec.reset(seed=0)
+        obs, *_ = vec.step(vec.action_space.sample())
+        assert obs["size"].tolist() == [6, 6]
+        assert obs["shape"].tolist() == [[5], [5]]
+        assert vec.get_attr("flags") == (6, 6)
+        assert vec.get_attr("doors")[0].dtype == np.bool_
+        assert vec.render()[0][0, :, 0].tolist() == [0, 5, 0]
 
 
 @pytest.mark.parametrize("options", BACKENDS)
@@ -134,9 +162,12 @@ class Sized(shoal.NativeEnv):
         return config.level, config.calm
 
 
+THREE = {"size": 3, "double": True, "max_episode_steps": 3}  # constants, so that one kernel does
+
+
 @pytest.mark.parametrize("options", BACKENDS)
 def test_config(options):
-    kwargs = {"size": 3, "double": True, "wind": [0.0, 0.5], "level": np.array([4, 5])}
+    kwargs = {**THREE, "wind": [0.0, 0.5], "level": np.array([4, 5])}
     with shoal.make(Sized, 2, env_kwargs=kwargs, **options) as vec:
         assert vec.single_observation_space.shape == (3,)
         assert vec.single_action_space.n == 3
@@ -148,56 +179,24 @@ def test_config(options):
         assert vec.get_attr("size") == (3, 3)
         vec.set_attr("level", np.array([7, 8]))
         vec.set_attr("calm", [False, True])
-        _, rewards, terminations, *_ = vec.step(np.array([1, 2]))
+        _, rewards, terminations, truncations, _ = vec.step(np.array([1, 2]))
         assert rewards.tolist() == [7, 8]
         assert terminations.tolist() == [False, True]
+        assert not truncations.any()
         assert vec.get_attr("cells")[0].tolist() == [0, 40, 0]
         with pytest.raises(AttributeError, match="size: this is a constant of Sized, compiled in"):
             vec.set_attr("size", 4)
         with pytest.raises(TypeError, match="level: expected int64 of shape"):
             vec.set_attr("level", ["a", "b"])
-    with shoal.make(Sized, 1, env_kwargs={"max_episode_steps": 1}, **options) as vec:
+        assert vec.step(np.array([1, 2]))[3].tolist() == [True, False]  # the other has begun anew
+
+
+def test_the_limit_may_follow_from_the_constants():
+    assert Spec.of(Sized).max_steps == 4
+    assert Spec.of(Sized, {"size": 7}).max_steps == 14
+    with shoal.make(Sized, 1, debug=True) as vec:
         vec.reset(seed=0)
-        assert vec.step(np.array([0]))[3].tolist() == [True]
-
-
-class Named(shoal.NativeEnv):
-    """Fields with names that NumPy's records have too, and an array of bools."""
-
-    observation_space = Dict({"size": Discrete(9), "shape": Box(0, 9, (1,), np.float64)})
-    action_space = Discrete(2)
-    state = np.dtype([("size", np.int64), ("flags", np.int64), ("doors", np.bool_, (3,))])
-    metadata = {"render_modes": ["rgb_array"]}
-
-    @staticmethod
-    def reset(state, obs):
-        state.size = 5
-        state.doors[1] = True
-        obs.size = 0
-
-    @staticmethod
-    def step(state, obs):
-        state.flags = state.size + 1
-        obs.size = state.flags
-        obs.shape[0] = state["size"]
-        return state.flags, False
-
-    @staticmethod
-    def render(state):
-        frame = np.zeros((1, 3, 3), np.uint8)
-        frame[0, state.doors] = state.size
-        return frame
-
-
-@pytest.mark.parametrize("options", BACKENDS)
-def test_any_name_will_do(options):
-    with shoal.make(Named, 2, render_mode="rgb_array", **options) as vec:
-        vec.reset(seed=0)
-        obs, rewards, *_ = vec.step(np.zeros(2, np.int64))
-        assert obs["size"].tolist() == rewards.tolist() == [6, 6]
-        assert obs["shape"].tolist() == [[5], [5]]
-        assert vec.get_attr("doors")[0].dtype == np.bool_
-        assert vec.render()[0][0, :, 0].tolist() == [0, 5, 0]
+        assert [vec.step(np.array([0]))[3].tolist() for _ in range(4)] == [[False]] * 3 + [[True]]
 
 
 @pytest.mark.parametrize("options", BACKENDS)
@@ -241,7 +240,7 @@ def test_both_give_the_same():
         pytest.skip("needs the compiled core")
     found = []
     for options in ({"debug": True}, {}):
-        with shoal.make(Sized, 5, env_kwargs={"wind": 0.1}, episode_stats=True, **options) as vec:
+        with shoal.make(Sized, 5, env_kwargs={**THREE, "wind": 0.1}, episode_stats=True, **options) as vec:
             vec.action_space.seed(0)
             steps = [vec.reset(seed=3)]
             for _ in range(20):

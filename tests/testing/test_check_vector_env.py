@@ -9,6 +9,8 @@ from gymnasium.vector import AutoresetMode
 import shoal
 from shoal.testing import ContractViolation, check_vector_env
 
+pytestmark = pytest.mark.twins
+
 
 @pytest.mark.parametrize("num_envs", [1, 2, 5])
 def test_serial_keeps_the_whole_contract(num_envs):

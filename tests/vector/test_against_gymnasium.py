@@ -13,6 +13,8 @@ import shoal
 from shoal.testing import SPACES, SampleEnv, SentinelEnv, random_space
 from shoal.testing.contract import require_equal
 
+pytestmark = pytest.mark.twins
+
 IDS = [
     "CartPole-v1",  # Box observations, Discrete actions
     "Pendulum-v1",  # Box actions

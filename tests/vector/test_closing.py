@@ -2,7 +2,6 @@
 
 import signal
 import threading
-import time
 from pathlib import Path
 
 import gymnasium.spaces as sp
@@ -34,7 +33,7 @@ def alarm():
 
 @native
 def test_a_thread_closes_while_another_hears_infos():
-    for _ in range(10):
+    for _ in range(5):
         vec = shoal.Multiprocessing(lambda: SentinelEnv(0, 10**6), 4, num_workers=2)
         vec.reset(seed=0)
         stepped, raised = threading.Event(), []
@@ -54,28 +53,6 @@ def test_a_thread_closes_while_another_hears_infos():
         thread.join(60)
         assert len(raised) == 1
         assert vec.closed
-
-
-class Endless(SentinelEnv):
-    def step(self, action):
-        while True:
-            time.sleep(0.01)
-
-
-@native
-def test_a_signal_handler_closes_a_vec_and_makes_another(alarm):
-    vec, made = shoal.Multiprocessing(lambda: Endless(0), 2, num_workers=2), []
-    vec.reset(seed=0)
-
-    def replace():
-        vec.close()
-        made.append(shoal.Multiprocessing(lambda: SentinelEnv(0), 2, num_workers=2))
-
-    alarm(0.2, replace)
-    with pytest.raises(Closed, match="closed"):
-        vec.step([0, 0])
-    with made[0] as other:
-        assert len(other.reset(seed=0)[0]) == 2
 
 
 def test_ctrl_c_while_a_verb_closes_the_envs_leaves_them_to_another_close():
@@ -119,8 +96,8 @@ def test_a_handler_that_closes_and_raises_leaves_no_threads(alarm):
     for run in range(10):  # where in a step it comes is for chance
         vec = shoal.make("shoal/CartPole-v1", 64, copy=False, num_workers=2)
         vec.reset(seed=0)
-        alarm(0.01 + 0.001 * run, stop)
         with pytest.raises(Stop, match="now"):  # noqa: PT012 - it comes at any step
+            alarm(0.01 + 0.001 * run, stop)
             while True:
                 vec.step(np.zeros(64, np.int64))
         assert vec.closed

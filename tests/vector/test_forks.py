@@ -1,10 +1,7 @@
 """Processes forked while a vec is there: they make, use and close vecs of their own."""
 
-import subprocess
-import sys
-import textwrap
-
 import pytest
+from tests.vector.scripts import said_by
 
 from shoal import _core
 
@@ -35,7 +32,7 @@ def use(vec):
         for _ in range(4):
             vec.step(np.zeros(vec.num_envs, np.int64))
 
-def child():
+def child(vec):
     signal.alarm(100)  # a generous guard
     try:
         use(vec)
@@ -46,45 +43,62 @@ def child():
     for make in makers.values():
         with make() as own:
             use(own)
+    global kept
     kept = cartpoles()()  # and left as it is
     use(kept)
 
-name, busy, closes = sys.argv[1], sys.argv[2] == "busy", sys.argv[3] == "closes"
-vec = makers[name]()
-use(vec)
-ended, begun = threading.Event(), threading.Event()
+def parent(name, busy, closes):
+    vec = makers[name]()
+    use(vec)
+    ended, begun = threading.Event(), threading.Event()
 
-def work():
-    while not ended.is_set():
-        use(vec)
-        begun.set()
+    def work():
+        while not ended.is_set():
+            use(vec)
+            begun.set()
 
-thread = threading.Thread(target=work)
-if busy:
-    thread.start()
-    begun.wait()
-pid = os.fork()
-if pid == 0:
-    child()
-    if closes:
-        vec.close()
-        del vec
-    sys.exit(0)
-code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-ended.set()
-if busy:
-    thread.join()
-use(vec)
-vec.close()
-sys.exit(code)
+    thread = threading.Thread(target=work)
+    if busy:
+        thread.start()
+        begun.wait()
+    pid = os.fork()
+    if pid == 0:
+        child(vec)
+        if closes:
+            vec.close()
+            del vec
+        sys.exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    ended.set()
+    if busy:
+        thread.join()
+    use(vec)
+    vec.close()
+    return code
+
+for case in sys.argv[1:]:
+    name, busy, closes = case.split("-")
+    code = parent(name, busy == "busy", closes == "closes")
+    if code:
+        sys.exit(f"{case}: {code}")
 """
 
 
-@pytest.mark.parametrize(("busy", "closes"), [("busy", "closes"), ("idle", "leaves")])
-@pytest.mark.parametrize("kind", ["native", "async native", "processes", "async processes"])
-def test_a_forked_child_has_vecs_of_its_own(tmp_path, kind, busy, closes):
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(SCRIPT))
-    arguments = [sys.executable, str(script), kind, busy, closes]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(
+    "cases",
+    [
+        ["native-busy-closes", "async native-idle-leaves"],
+        ["processes-idle-leaves", "async processes-busy-closes"],
+        pytest.param(
+            ["native-idle-leaves", "async native-busy-closes"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ["processes-busy-closes", "async processes-idle-leaves"],
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=" ".join,
+)
+def test_a_forked_child_has_vecs_of_its_own(cases):
+    said_by(SCRIPT, *cases)

@@ -1,18 +1,17 @@
-from functools import partial
-
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import VectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.vector.faulty import DEEP_INFOS, ENDLESS_INFOS, Tells
 
 import shoal
 from shoal import _core
 from shoal.errors import EnvError
 from shoal.testing.contract import difference
 from shoal.vector.infos import merge_infos, split_infos
+
+pytestmark = pytest.mark.core
 
 numbers = st.one_of(st.integers(-(2**40), 2**40), st.floats(allow_nan=False), st.booleans())
 leaves = st.one_of(numbers, st.none(), st.text(max_size=3), st.just(np.arange(3)), st.just(np.float32(1.5)))
@@ -89,80 +88,40 @@ def test_infos_without_masks_belong_to_every_row():
 # -- infos without an end ------------------------------------------------------------------------------------
 
 
-def itself():
-    info = {}
-    info["again"] = info
-    return info
-
-
-def nested(depth, wrap):
-    info = {}
-    for _ in range(depth):
-        info = wrap(info)
-    return {"deep": info}
-
-
-ENDLESS = {
-    "itself": itself,
-    "two of each other": lambda: {"other": {"one": itself()}},
-    "deep dicts": lambda: nested(100_000, lambda info: {"in": info}),
-}
-FINE = {  # what is no dict is handed on as it is
-    "deep lists": lambda: nested(100_000, lambda info: [info]),
-    "lists and dicts": lambda: nested(50_000, lambda info: {"in": [info]}),
-    "a list of itself": lambda: {"list": [itself()]},
-    "dicts": lambda: nested(150, lambda info: {"in": info}),
-}
-
-
-class Tells(gymnasium.Env):
-    """Gives an info of its own in reset, in a step, or at the end."""
-
-    observation_space, action_space = Box(0, 1, (1,)), Discrete(2)
-
-    def __init__(self, info, when):
-        self.info, self.when = info, when
-
-    def reset(self, *, seed=None, options=None):
-        self.steps = 0
-        return np.zeros(1, np.float32), self.info() if self.when == "reset" else {}
-
-    def step(self, action):
-        self.steps += 1
-        now = {1: "step", 2: "end"}[self.steps]
-        return np.zeros(1, np.float32), 0.0, now == "end", False, self.info() if now == self.when else {}
-
-
-def tell(make, info, when, mode):
-    with make([partial(Tells, dict, when), partial(Tells, info, when)], autoreset_mode=mode) as vec:
-        vec.reset(seed=0)
-        vec.step([0, 0])
-        vec.step([0, 0])
+def tell(vec, info, when):
+    """Let env 1 give an info of this name."""
+    vec.set_attr("when", when)
+    vec.set_attr("info", ["", info])
+    vec.reset(seed=0)
+    vec.step([0, 0])
+    vec.step([0, 0])
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 @pytest.mark.parametrize("when", ["reset", "step", "end"])
-@pytest.mark.parametrize("info", ENDLESS.values(), ids=ENDLESS)
+@pytest.mark.parametrize("info", ENDLESS_INFOS)
 def test_an_info_without_an_end_is_an_error_of_its_env(info, when, mode):
-    with pytest.raises(RecursionError, match=r"200 dicts inside each other.* contain itself") as caught:
-        tell(shoal.Serial, info, when, mode)
-    verb = "reset" if when == "reset" else "step"
-    assert caught.value.__notes__ == [f"raised by {verb}() of env 1"]
+    with shoal.Serial(Tells, 2, autoreset_mode=mode) as vec:
+        with pytest.raises(RecursionError, match=r"200 dicts inside each other.* contain itself") as caught:
+            tell(vec, info, when)
+        verb = "reset" if when == "reset" else "step"
+        assert caught.value.__notes__ == [f"raised by {verb}() of env 1"]
 
 
 @pytest.mark.parametrize("when", ["reset", "step", "end"])
-@pytest.mark.parametrize("info", FINE.values(), ids=FINE)
+@pytest.mark.parametrize("info", DEEP_INFOS)
 def test_a_deep_info_is_handed_on(info, when):
-    tell(shoal.Serial, info, when, "SameStep")
+    with shoal.Serial(Tells, 2, autoreset_mode="SameStep") as vec:
+        tell(vec, info, when)
 
 
 @pytest.mark.skipif(_core.NAME != "native", reason="needs the compiled core")
 @pytest.mark.parametrize("when", ["reset", "step", "end"])
 def test_an_info_without_an_end_in_a_worker(when):
-    processes = partial(shoal.Multiprocessing, num_workers=2)
-    for info in ENDLESS.values():
-        with pytest.raises(RecursionError, match="does it contain itself"):
-            tell(processes, info, when, "SameStep")
-    with pytest.raises(EnvError, match="an info cannot be pickled"):
-        tell(processes, FINE["deep lists"], when, "SameStep")
-    tell(processes, FINE["a list of itself"], when, "SameStep")
+    with shoal.Multiprocessing(Tells, 2, num_workers=2, autoreset_mode="SameStep") as vec:
+        for info in ENDLESS_INFOS:
+            with pytest.raises(RecursionError, match="does it contain itself"):
+                tell(vec, info, when)
+        with pytest.raises(EnvError, match="an info cannot be pickled"):
+            tell(vec, "deep lists", when)
+        tell(vec, "a list of itself", when)

@@ -14,6 +14,8 @@ from shoal.errors import ArgumentError, SnapshotError
 from shoal.testing import CrashEnv, SentinelEnv
 from shoal.testing.contract import difference
 
+pytestmark = [pytest.mark.core, pytest.mark.twins]
+
 CARTPOLE = partial(gymnasium.make, "CartPole-v1")
 
 

@@ -12,6 +12,8 @@ import shoal
 from shoal.errors import AlreadyPending, CallError, Closed
 from shoal.testing import SampleEnv
 
+pytestmark = pytest.mark.core
+
 ACTION_SPACES = {"plain": Discrete(2), "text": Text(5), "either": OneOf([Discrete(2), Text(3)])}
 
 

@@ -20,7 +20,7 @@ NESTED = sp.Dict({"place": sp.Box(0, 1, (3,)), "text": sp.Text(5), "deep": sp.Tu
 
 
 def vector_env(env_id):
-    return shoal.Serial(partial(SentinelEnv, env_id), 2)
+    return partial(shoal.Serial, partial(SentinelEnv, env_id), 2)
 
 
 ENVS = {
@@ -28,8 +28,8 @@ ENVS = {
     "nested spaces": [partial(SampleEnv, NESTED, NESTED)] * 4,
     "in place": [partial(SentinelRows, i) for i in range(4)],
     "agents": [partial(SentinelAgent, i) for i in range(4)],
-    "vector envs": [partial(vector_env, i) for i in range(4)],
-    "mixed": [partial(SentinelEnv, 0), partial(SentinelRows, 1), partial(vector_env, 2), SentinelEnv],
+    "vector envs": [vector_env(i) for i in range(4)],
+    "mixed": [partial(SentinelEnv, 0), partial(SentinelRows, 1), vector_env(2), SentinelEnv],
 }
 OPTIONS = {
     "copy": {},

@@ -8,7 +8,14 @@ from functools import partial
 import gymnasium.spaces as sp
 import numpy as np
 import pytest
-from tests.envs import Fragile, Turns
+from tests.conftest import wait_until
+from tests.envs import Fragile
+from tests.vector.faulty import (
+    LONG,
+    FailsAtReset,
+    limited,
+    pids,
+)
 
 import shoal
 from shoal import AutoresetMode, _core
@@ -19,7 +26,6 @@ from shoal.testing.contract import difference
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
 
-LONG = 10**6
 ACTIONS = np.array([10, 11, 12, 13])
 
 
@@ -95,17 +101,6 @@ def test_disabled():
         vec.step(ACTIONS)
 
 
-def test_a_partial_reset_before_the_next_step():
-    with pool() as vec:
-        vec.reset(seed=0)
-        fail(vec)
-        obs, _ = vec.reset(options={"reset_mask": np.array([True, False, True, False])})
-        assert obs[:, 2].tolist() == [0, 1, 0, 0]  # those of the new worker begin together
-        assert vec.mask.all()
-        obs, *_ = vec.step(ACTIONS)
-        assert obs[:, 2].tolist() == [1, 2, 1, 1]
-
-
 def test_flat():
     with pool(autoreset_mode="SameStep", flat=True) as vec:
         vec.reset(seed=0)
@@ -129,13 +124,7 @@ def test_an_episode_that_had_ended_does_not_end_twice():
 
 
 def test_a_worker_killed_between_steps():
-
-    class Pid(SentinelEnv):
-        def pid(self):
-            return os.getpid()
-
-    creators = [partial(Pid, i, LONG) for i in range(4)]
-    with shoal.Multiprocessing(creators, num_workers=2, on_error="restart") as vec:
+    with pids(on_error="restart") as vec:
         vec.reset(seed=0)
         vec.step(ACTIONS)
         last, *_ = vec.step(ACTIONS)
@@ -148,22 +137,15 @@ def test_a_worker_killed_between_steps():
 
 def test_hanging():
     creators = [partial(SentinelEnv, 0, LONG), partial(HangEnv, 1, 2, max_length=LONG)]
-    with shoal.Multiprocessing(creators, num_workers=2, on_error="restart", timeout=3.0) as vec:
+    with shoal.Multiprocessing(creators, num_workers=2, on_error="restart") as vec:
         vec.reset(seed=0)
         vec.step([0, 0])
-        with pytest.warns(RestartWarning, match=r"WorkerTimeout.*It was last in env 1"):
-            *_, truncations, _ = vec.step([0, 0])
-        assert truncations.tolist() == [False, True]
+        vec.send([0, 0])
+        assert wait_until(lambda: not vec._signals.due(0), 60)
+        with limited(vec, 0.2), pytest.warns(RestartWarning, match=r"WorkerTimeout.*It was last in env 1"):
+            batch = vec.recv()
+        assert batch.truncations.tolist() == [False, True]
         assert vec.step([0, 0])[0][:, 2].tolist() == [3, 0]
-
-
-class FailsAtReset(SentinelEnv):
-    """Fails the first resets with the seeds it is given."""
-
-    def reset(self, *, seed=None, options=None):
-        if seed is not None and seed < 100:
-            raise ValueError(f"seed {seed} is bad")
-        return super().reset(seed=seed, options=options)
 
 
 def test_a_reset_that_fails_is_done_again_with_another_seed():
@@ -228,39 +210,6 @@ def test_seeds_differ_between_restarts():
         assert len(seeds) == 4
 
 
-def test_many_agents():
-    class Cursed(Turns):
-        def step(self, actions):
-            if actions[0] == 1:
-                raise ValueError("cursed")
-            super().step(actions)
-
-    with shoal.Multiprocessing(Cursed, 2, num_workers=2, on_error="restart") as vec:
-        vec.reset(seed=0)
-        with pytest.warns(RestartWarning, match="cursed"):
-            *_, truncations, infos = vec.step([0, 0, 1, 0])
-        assert truncations.tolist() == [False, False, True, False]
-        assert infos["restarted"].tolist() == [False, False, True, True]
-        vec.step([0, 0, 0, 0])
-        assert vec.mask.tolist() == [True, False, True, False]
-
-
-def test_an_agent_that_waits_is_cut_off_too():
-    class Cursed(Turns):
-        def step(self, actions):
-            if actions.max() == 1:
-                raise ValueError("cursed")
-            super().step(actions)
-
-    with shoal.Multiprocessing(Cursed, 1, on_error="restart") as vec:
-        vec.reset(seed=0)
-        vec.step([0, 0])
-        vec.step([0, 0])  # both have moved; the first is to move again, the second waits
-        with pytest.warns(RestartWarning, match="cursed"):
-            *_, truncations, _ = vec.step([1, 0])
-        assert truncations.tolist() == [True, True]
-
-
 def test_without_failures_all_is_as_ever():
     check_trajectories(cast_for(partial(shoal.Multiprocessing, num_workers=2, on_error="restart")), 5, 40)
 
@@ -284,23 +233,6 @@ def test_every_mode_survives_many_failures(mode):
         assert vec.stats()["restarts"] >= 5
 
 
-def test_a_worker_lost_in_a_call_is_replaced_by_the_next_step():
-    class Deadly(SentinelEnv):
-        def die(self):
-            if self.env_id == 2:
-                os._exit(1)
-
-    creators = [partial(Deadly, i, LONG) for i in range(4)]
-    with shoal.Multiprocessing(creators, num_workers=2, on_error="restart") as vec:
-        vec.reset(seed=0)
-        with pytest.raises(WorkerDied, match="left with exit code 1"):
-            vec.call("die")
-        with pytest.warns(RestartWarning, match="left with exit code 1"):
-            *_, truncations, _ = vec.step(ACTIONS)
-        assert truncations.tolist() == [False, False, True, True]
-        assert vec.step(ACTIONS)[0][:, 2].tolist() == [2, 2, 0, 0]
-
-
 @pytest.mark.filterwarnings("ignore::shoal.errors.RestartWarning")
 def test_all_workers_fail_at_once():
     with pool(num_workers=4) as vec:
@@ -311,60 +243,6 @@ def test_all_workers_fail_at_once():
         assert vec.step(ACTIONS)[0][:, 2].tolist() == [1] * 4
 
 
-class Silent(Fragile):
-    """Has nothing to say beside its rows."""
-
-    def reset(self, **kwargs):
-        return super().reset(**kwargs)[0], {}
-
-    def step(self, action):
-        return (*super().step(action)[:4], {})
-
-    def die(self):
-        if self.env_id == 2:
-            os._exit(1)
-
-
-def silent(**options):
-    creators = [partial(Silent, i) for i in range(4)]
-    return shoal.Multiprocessing(creators, num_workers=2, on_error="restart", **options)
-
-
-def test_a_worker_lost_in_a_call_that_has_nothing_to_say():
-    with silent() as vec:
-        vec.reset(seed=0)
-        vec.step(ACTIONS)
-        with pytest.raises(WorkerDied, match="left with exit code 1"):
-            vec.call("die")
-        with pytest.warns(RestartWarning, match="restarted"):
-            *_, truncations, _ = vec.step(ACTIONS)
-        assert truncations.tolist() == [False, False, True, True]
-        assert vec.step(ACTIONS)[0][:, 2].tolist() == [3, 3, 0, 0]
-
-
-def test_a_snapshot_between_a_restart_and_its_reset():
-    with silent() as vec:
-        vec.reset(seed=0)
-        fail(vec)
-        saved = vec.snapshot()
-        first = [vec.step(ACTIONS)[0] for _ in range(3)]
-        assert first[0][:, 2].tolist() == [2, 2, 0, 0]
-        vec.restore(saved)
-        second = [vec.step(ACTIONS)[0] for _ in range(3)]
-        assert difference(first, second) is None
-
-
-def test_restore_undoes_a_restart():
-    with silent() as vec:
-        vec.reset(seed=0)
-        vec.step(ACTIONS)
-        saved = vec.snapshot()
-        expected = vec.step(ACTIONS)[0]
-        fail(vec)
-        vec.restore(saved)
-        assert difference(vec.step(ACTIONS)[0], expected) is None
-
-
 def test_a_slow_worker_writes_no_more_rows_when_it_is_given_up():
     class Slow(SentinelEnv):
         def step(self, action):
@@ -373,11 +251,12 @@ def test_a_slow_worker_writes_no_more_rows_when_it_is_given_up():
             return super().step(action)
 
     creators = [partial(Slow, i, LONG) for i in range(300)]
-    with shoal.Multiprocessing(creators, num_workers=1, on_error="restart", timeout=3.0) as vec:
+    with shoal.Multiprocessing(creators, num_workers=1, on_error="restart") as vec:
         vec.reset(seed=0)
         for _ in range(2):
             last = vec.step(np.zeros(300, np.int64))[0]
-            with pytest.warns(RestartWarning, match="WorkerTimeout"):
+            # Far less than 300 steps take, and time for some of them.
+            with limited(vec, 0.2), pytest.warns(RestartWarning, match="WorkerTimeout"):
                 obs = vec.step(np.full(300, 999))[0]
             assert difference(obs, last) is None
             vec.step(np.zeros(300, np.int64))
@@ -388,17 +267,6 @@ def test_options_reach_the_reset_that_is_done_again():
         with pytest.warns(RestartWarning, match="is bad"):
             _, infos = vec.reset(seed=7, options={"level": 3})
         assert infos["options"]["level"].tolist() == [3, 3]
-
-
-def test_a_partial_reset_of_others_leaves_a_restarted_worker_alone():
-    with pool() as vec:
-        vec.reset(seed=0)
-        last = vec.step(ACTIONS)[0]
-        fail(vec)
-        obs, _ = vec.reset(options={"reset_mask": np.array([True, False, False, False])})
-        assert obs[2:].tolist() == last[2:].tolist()
-        assert vec.mask.tolist() == [True, True, False, False]
-        assert vec.step(ACTIONS)[0][:, 2].tolist() == [1, 3, 0, 0]
 
 
 @pytest.mark.filterwarnings("ignore::shoal.errors.RestartWarning")
@@ -448,137 +316,6 @@ def test_spaces_that_change_with_a_restart(tmp_path):
         vec.reset(seed=0)
         with pytest.raises(SpaceMismatch, match="are not like those before"):
             vec.step([0])
-
-
-def test_a_partial_reset_after_a_worker_was_lost_in_a_call():
-    with silent() as vec:
-        vec.reset(seed=0)
-        with pytest.raises(WorkerDied, match="left with exit code 1"):
-            vec.call("die")
-        obs, _ = vec.reset(options={"reset_mask": np.array([True, False, False, False])})
-        assert obs[:, 2].tolist() == [0, 0, 0, 0]
-        assert vec.step(ACTIONS)[0][:, 2].tolist() == [1, 1, 1, 1]
-
-
-def pool_of_pairs(**options):
-    pairs = [[partial(Fragile, 2 * unit), partial(Fragile, 2 * unit + 1)] for unit in range(2)]
-    creators = [partial(shoal.Serial, pair, **options) for pair in pairs]
-    return shoal.Multiprocessing(creators, num_workers=2, on_error="restart", **options)
-
-
-def test_a_new_vector_env_that_is_left_alone_goes_on_waiting():
-    with pool_of_pairs() as vec:
-        vec.reset(seed=0)
-        fail(vec)
-        assert vec.mask.tolist() == [True, True, False, False]
-        vec.reset(options={"reset_mask": np.array([True, False, False, False])})
-        assert vec.mask.tolist() == [True, True, False, False]  # its next step resets it
-
-
-def test_a_new_vector_env_is_reset_in_parts():
-    with pool_of_pairs(autoreset_mode="DISABLED") as vec:
-        vec.reset(seed=0)
-        last, *_ = vec.step(ACTIONS)
-        fail(vec)
-        for number, env in enumerate((3, 2)):
-            obs, _ = vec.reset(options={"reset_mask": np.arange(4) == env})
-            assert obs[env, 2] == 0  # a new episode
-            assert vec.mask.tolist() == [True, True, number == 1, True]
-            assert number == 1 or obs[2].tolist() == last[2].tolist()  # what was last seen
-        assert vec.step(ACTIONS)[0][2:, 2].tolist() == [1, 1]
-
-
-class Unborn(Fragile):
-    """After a failure, its reset fails as often as its file says."""
-
-    def __init__(self, env_id, file):
-        super().__init__(env_id, "raise")
-        self.file = file
-
-    def reset(self, **kwargs):
-        left = int(self.file.read_text())
-        if left and self.env_id == 3:
-            self.file.write_text(str(left - 1))
-            raise ValueError("not yet")
-        return super().reset(**kwargs)
-
-
-def test_rows_in_hand_are_nobody_elses_business(tmp_path):
-    """A new worker touches no row before it is called, whatever becomes of it."""
-    file = tmp_path / "left"
-    file.write_text("0")
-    creators = [partial(Unborn, i, file) for i in range(4)]
-    options = {"num_workers": 1, "batch_size": 2, "autoreset_mode": "DISABLED", "copy": False}
-    with shoal.Multiprocessing(creators, on_error="restart", **options) as vec:
-        vec.async_reset(seed=0)
-        first, second = vec.recv(), vec.recv()
-        seen = second.obs.tolist()
-        file.write_text("1")
-        vec.send([999, 0], env_ids=first.env_ids)
-        with pytest.warns(RestartWarning, match="worker 0 is restarted"):
-            vec.recv()
-        assert second.obs.tolist() == seen
-
-
-def test_waiting_envs_of_a_snapshot(tmp_path):
-    with pool_of_pairs(autoreset_mode="DISABLED") as vec, pool_of_pairs(autoreset_mode="DISABLED") as other:
-        vec.reset(seed=0)
-        fail(vec)
-        other.reset(seed=1)
-        other.restore(vec.snapshot())
-        other.reset(options={"reset_mask": np.arange(4) == 3})
-        assert other.mask.tolist() == [True, True, False, True]
-        assert other.stats()["restarts"] == 0
-
-
-class SlowDeath(Fragile):
-    """Dies while others wait for it."""
-
-    def step(self, action):
-        if action == 999:
-            time.sleep(0.3)
-        return super().step(action)
-
-
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_a_worker_that_dies_in_a_step_that_a_reset_drops(mode):
-    creators = [partial(SlowDeath, i) for i in range(4)]
-    options = {"num_workers": 2, "autoreset_mode": mode}
-    mask = {"reset_mask": np.arange(4) == 0}
-    with shoal.Multiprocessing(creators, on_error="restart", **options) as vec:
-        vec.reset(seed=0)
-        vec.send([10, 11, 999, 13])
-        with pytest.warns(UserWarning, match=r"dropped by reset\(\): WorkerDied"):
-            obs, _ = vec.reset(options=mask)
-        assert obs[:, 2].tolist() == [0, 1, 0, 0]  # all envs of the new worker have begun anew
-        assert vec.step(ACTIONS)[0][:, 2].tolist() == [1, 2, 1, 1]
-    with shoal.Multiprocessing(creators, **options) as vec:
-        vec.reset(seed=0)
-        vec.send([10, 11, 999, 13])
-        with (
-            pytest.warns(UserWarning, match=r"dropped by reset\(\): WorkerDied"),
-            pytest.raises(WorkerDied, match="signal 9"),
-        ):
-            vec.reset(options=mask)
-        assert vec.reset(seed=0)[0][:, 2].tolist() == [0] * 4
-
-
-def test_an_agent_that_waits_is_cut_off_with_the_others():
-    creators = [Turns, FragileTurns]
-    with shoal.Multiprocessing(creators, num_workers=2, on_error="restart") as vec:
-        vec.reset(seed=0)
-        vec.step([0, 0, 0, 0])  # the first player has moved, and waits for the second
-        vec.reset(options={"reset_mask": np.array([True, False])})  # leaves it alone
-        with pytest.warns(RestartWarning, match="worker 1 is restarted"):
-            _, _, _, truncations, _ = vec.step([0, 0, 0, 1])
-        assert truncations.tolist() == [False, False, True, True]
-
-
-class FragileTurns(Turns):
-    def step(self, actions):
-        if actions[1]:
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().step(actions)
 
 
 @pytest.mark.parametrize("verb", ["recv", "send"])

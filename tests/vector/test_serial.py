@@ -13,6 +13,8 @@ from shoal.errors import ArgumentError, ResetNeeded
 from shoal.testing import CrashEnv, SampleEnv, SentinelEnv
 from shoal.testing.contract import difference
 
+pytestmark = [pytest.mark.core, pytest.mark.twins]
+
 CARTPOLE = partial(gymnasium.make, "CartPole-v1")
 
 

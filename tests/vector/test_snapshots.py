@@ -11,6 +11,8 @@ from shoal.errors import ResetNeeded, SnapshotError
 from shoal.testing import CrashEnv, SentinelEnv
 from shoal.testing.contract import difference
 
+pytestmark = pytest.mark.core
+
 CARTPOLE = partial(gymnasium.make, "CartPole-v1")
 
 

@@ -17,6 +17,8 @@ import shoal
 from shoal import _core
 from shoal.errors import AlreadyPending, CallError, Closed
 
+pytestmark = pytest.mark.core
+
 GUARD = 60.0  # seconds after which a test counts as hung
 
 
