@@ -8,7 +8,7 @@ ARGS   ?=
 VENV := .venv
 PY   := $(VENV)/bin/python
 ASAN_VENV := build/asan-venv
-KERNELS := build/kernels/.ready
+KERNELS := build/.kernels-ready
 # The build tools lie in .venv, not in a throw-away environment, so that they are pinned too and
 # recompiling is incremental.
 PIP  := $(PY) -m pip install --progress-bar off --disable-pip-version-check --no-build-isolation -c constraints.txt
@@ -30,7 +30,7 @@ run: $(VENV)/.ready-cli ## Run the demo: vector envs side by side, then PPO solv
 	@$(PY) -m shoal demo $(ARGS)
 
 # On all cores. Tests that would disturb each other have one `xdist_group` and so one process.
-PYTEST := -m pytest -n $$(nproc) --maxprocesses 8 --dist loadgroup
+PYTEST := -m pytest -n logical --maxprocesses 8 --dist loadgroup
 
 test: $(KERNELS) ## Run the tests (ARGS="-k name -x" is passed on to pytest)
 	@$(PY) $(PYTEST) -m "not slow" $(ARGS)
@@ -106,9 +106,10 @@ $(VENV)/.ready-dev: $(VENV)/.created $(SETUP_FILES)
 	@touch $(VENV)/.ready-cli $@
 
 # Before the tests, which would wait for each other, and with the sanitizers take minutes.
-$(KERNELS): $(VENV)/.ready-dev $(wildcard src/shoal/native/*.py src/shoal/envs/*.py src/shoal/testing/native_envs.py)
+$(KERNELS): $(VENV)/.ready-dev tests/kernels.py src/shoal/registry.py \
+  $(wildcard src/shoal/native/*.py src/shoal/envs/*.py src/shoal/testing/native_envs.py)
 	@$(PY) -m tests.kernels
-	@touch $@
+	@mkdir -p $(@D) && touch $@
 
 # Only the core is built anew; everything else is found in .venv.
 $(ASAN_VENV)/.ready: $(VENV)/.ready-dev

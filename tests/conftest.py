@@ -81,14 +81,16 @@ def _no_leaks(_libraries_that_hold_on: None):
     # Let the collector look at what the test makes only: all that numba, torch and the tests before have made
     # would take it seconds.
     gc.freeze()
-    yield
-    # Without the garbage collector: what is closed or dropped must be gone at once. But an exception that a
-    # test has caught refers to its frames, and a frame to it: such a cycle only the collector can break.
-    left = left_since(before)
-    if left and has_cycle_of_traceback():
-        gc.collect()
+    try:
+        yield
+        # Without the garbage collector: what is closed or dropped must be gone at once. But an exception
+        # that a test has caught refers to its frames, and a frame to it: only the collector can break that.
         left = left_since(before)
-    gc.unfreeze()
+        if left and has_cycle_of_traceback():
+            gc.collect()
+            left = left_since(before)
+    finally:
+        gc.unfreeze()
     assert not left, f"the test left behind: {left}"
 
 

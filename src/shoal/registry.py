@@ -147,7 +147,7 @@ FAMILIES = {
             "games of many agents",
             "shoal.envs.pettingzoo",
             "pettingzoo",
-            ("pettingzoo",),  # what a game needs beyond it, its own import tells
+            ("pettingzoo",),  # a game that needs more says so when it is made
         ),
     )
 }

@@ -18,6 +18,7 @@ from shoal.errors import (
     WorkerTimeout,
 )
 from shoal.testing import CrashEnv, HangEnv, SentinelEnv
+from shoal.vector import _pool
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
 
@@ -75,14 +76,22 @@ def test_close_in_any_state(state):
     vec.close()
 
 
-def test_close_waits_for_those_who_go_on(tmp_path):
-    """All steps together take longer than a worker may be silent, each of them far less."""
+@pytest.mark.parametrize(
+    ("silence", "nap"),
+    [
+        (60.0, 0.01),
+        # All steps together take longer than a worker may be silent, each of them (on a quiet machine) less.
+        pytest.param(1.0, 0.15, marks=pytest.mark.slow),
+    ],
+)
+def test_close_waits_for_those_who_go_on(tmp_path, monkeypatch, silence, nap):
+    monkeypatch.setattr(_pool, "GRACE", silence)
 
     class Slow(SentinelEnv):
         def step(self, action):
-            time.sleep(0.15)
+            time.sleep(nap)
             (tmp_path / str(self.env_id)).touch()
-            return super().step(action)
+            return (*super().step(action)[:4], {})
 
     vec = pool([partial(Slow, i, LONG) for i in range(8)], num_workers=1, batch_size=1)
     vec.async_reset(seed=0)

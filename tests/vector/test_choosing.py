@@ -1,5 +1,6 @@
 """backend="auto": what is measured, what is chosen, and what the measurement leaves as it was."""
 
+import pickle
 import random
 import threading
 import warnings
@@ -81,15 +82,16 @@ def test_durations_are_read_without_exponents(nanoseconds, shown):
     assert choosing.duration(nanoseconds) == shown
 
 
+@pytest.mark.parametrize("mode", gymnasium.vector.AutoresetMode)
 @pytest.mark.parametrize("where", ["observations", "infos"])
-def test_only_allowed_actions_are_played(where):
+def test_only_allowed_actions_are_played(where, mode):
     class Masked(gymnasium.Env):
         """One of four moves is allowed, another one each time."""
 
         action_space = Discrete(4, start=2)
         observation_space = Discrete(4)
         if where == "observations":
-            observation_space = Dict(action_mask=Box(0, 1, (4,), np.int8), place=Discrete(4))
+            observation_space = Dict(action_mask=Box(0, 255, (4,), np.uint8), place=Discrete(4))
 
         def reset(self, *, seed=None, options=None):
             self.place = 0
@@ -99,16 +101,15 @@ def test_only_allowed_actions_are_played(where):
             assert action == 2 + self.place, "this move is not allowed"
             self.place = (self.place + 1) % 4
             obs, info = self._look()
-            return obs, 0.0, False, False, info
+            return obs, 0.0, self.place == 3, False, info
 
         def _look(self):
-            mask = np.eye(4, dtype=np.int8)[self.place]
+            mask = 255 * np.eye(4, dtype=np.uint8)[self.place]
             if where == "observations":
                 return {"action_mask": mask, "place": self.place}, {}
             return self.place, {"action_mask": mask}
 
-    cost = choosing.measure(Masked, gymnasium.vector.AutoresetMode.NEXT_STEP)
-    assert cost.working > 0
+    assert choosing.measure(Masked, mode).working > 0  # and nothing was raised
 
 
 def test_one_env_is_built_for_it_and_closed(rehearsed):
@@ -263,6 +264,22 @@ def test_infos_have_a_price_in_workers():
     assert talks.packing > 0
     assert talks.unpacking > 0
     assert silent.packing == silent.unpacking == 0
+
+
+def test_large_infos_are_pickled_for_a_moment_only(monkeypatch):
+    pickled = []
+    monkeypatch.setattr(choosing, "dumps", lambda each: pickled.append(each) or pickle.dumps(each))
+
+    class Bulky(SentinelEnv):
+        numbers = list(range(20_000))
+
+        def step(self, action):
+            return *super().step(action)[:4], {"numbers": self.numbers}
+
+    cost = choosing.measure(partial(Bulky, 0, max_length=10**6), gymnasium.vector.AutoresetMode.NEXT_STEP)
+    assert cost.sends == 1.0
+    assert cost.packing > 0
+    assert len(pickled) <= 2 * choosing.SAMPLE
 
 
 def test_objects_have_a_price_in_workers():

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from pathlib import Path
 
 import gymnasium.spaces as sp
@@ -100,6 +101,7 @@ def test_a_handler_that_closes_and_raises_leaves_no_threads(alarm):
             alarm(0.01 + 0.001 * run, stop)
             while True:
                 vec.step(np.zeros(64, np.int64))
+                time.sleep(0)  # a signal that another thread received is seen when the GIL is taken
         assert vec.closed
         assert wait_until(lambda: threads() == before, 60)
 

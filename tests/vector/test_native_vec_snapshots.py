@@ -20,6 +20,8 @@ if _core.NAME != "native":
 
 from shoal.testing.native_envs import SentinelNative
 
+pytestmark = pytest.mark.core
+
 
 def test_a_snapshot_of_an_asynchronous_vec():
     with shoal.make(SentinelNative, 8, batch_size=4, num_workers=2) as vec:

@@ -35,6 +35,8 @@ from shoal.errors import (
 from shoal.testing import OBJECT_SPACES, SampleEnv
 from shoal.testing.contract import require_equal
 
+pytestmark = pytest.mark.core
+
 native = pytest.mark.skipif(_core.NAME != "native", reason="worker processes need the compiled core")
 backends = pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
 modes = pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.value)

@@ -3,8 +3,7 @@
 //   alone     one thread does the work of all envs
 //   together  the caller does the parent's work and posts a step, each worker does its share, the caller waits for all
 //
-// The workers are threads here, but they wait, call and answer by the handshake of the processes (handshake.hpp), and to
-// the scheduler the two are the same. Both kinds take turns of some milliseconds, so that both meet the same load. The
+// The workers are threads here, but they wait, call and answer by the handshake of the processes (handshake.hpp). Both kinds take turns of some milliseconds, so that both meet the same load. The
 // work is a loop of a fixed number of turns: a thread that is preempted, or shares its core, takes longer for it.
 #pragma once
 
@@ -44,7 +43,7 @@ class Rehearsal {
         parent_ = turns(cost.parent);
         for (const double share : cost.shares) shares_.push_back(turns(share));
         // Of several steps: a thread that has slept is preferred by the scheduler, but not for long.
-        length_of_a_turn_ = static_cast<std::uint64_t>(std::clamp(4 * cost.alone, 2e6, 60e6));
+        length_of_a_turn_ = static_cast<std::uint64_t>(std::clamp(4 * cost.alone, 2e6, 40e6));
         could_gain_ = cost.parent + *std::max_element(cost.shares.begin(), cost.shares.end()) < 0.8 * cost.alone;
         new (&office_.bell()) Bell{};
         for (std::size_t worker = 0; worker < shares_.size(); ++worker) new (&office_.desk(worker)) Desk{};
@@ -60,8 +59,8 @@ class Rehearsal {
     Rehearsal& operator=(const Rehearsal&) = delete;
     ~Rehearsal() { end(); }
 
-    // Nanoseconds of a step, alone and together. Ends after so many seconds, or as soon as more turns would not change
-    // which of the two is the better choice.
+    // Nanoseconds of a step, alone and together. Ends after so many seconds, or as soon as the ratio is known well
+    // enough: one of the two is faster by a tenth for certain, or they are alike to a few hundredths.
     std::pair<double, double> run(double seconds) {
         Tally alone, together;
         Spread ratios;
@@ -75,7 +74,7 @@ class Rehearsal {
             const double passed = static_cast<double>(nanoseconds_now() - begun);
             // Where workers could gain and do not, both may have been on one core for a while.
             const double least = could_gain_ && !ratios.favours_workers() ? 100e6 : 40e6;
-            if ((passed > least && ratios.settled()) || passed > 1e9 * seconds) return {alone.mean(), together.mean()};
+            if ((passed > least && ratios.settled()) || passed > 1e9 * seconds) return {alone.mean(), alone.mean() / ratios.mean()};
         }
     }
 
@@ -100,14 +99,16 @@ class Rehearsal {
         // Whether the mean is surely beyond a tenth, or surely known to a few hundredths.
         bool settled() const {
             if (count_ < 4) return false;
-            const double variance = std::max(0.0, squares_ / count_ - mean() * mean());
+            const double variance = std::max(0.0, squares_ / count_ - mean_log() * mean_log());
             const double error = std::sqrt(variance / (count_ - 1));
-            return error < std::max(0.03, (std::abs(mean()) - tie) / 3);
+            return error < std::max(0.03, (std::abs(mean_log()) - tie) / 3);
         }
-        bool favours_workers() const { return mean() > tie; }
+        bool favours_workers() const { return mean_log() > tie; }
+        // Geometric: one turn that was preempted counts as one turn, however long it took.
+        double mean() const { return std::exp(mean_log()); }
 
        private:
-        double mean() const { return sum_ / count_; }
+        double mean_log() const { return sum_ / count_; }
         static constexpr double tie = 0.1;
         double sum_ = 0, squares_ = 0;
         int count_ = 0;

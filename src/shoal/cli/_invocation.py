@@ -1,7 +1,8 @@
-"""How this `shoal` was called, for commands that the user is to paste."""
+"""How to call `shoal` from here: for the commands that Shoal suggests to its user."""
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -15,4 +16,4 @@ def invocation() -> str:
         return "shoal"
     python = Path(sys.executable)
     below = python.is_relative_to(Path.cwd())
-    return f"{python.relative_to(Path.cwd()) if below else python} -m shoal"
+    return f"{shlex.quote(str(python.relative_to(Path.cwd()) if below else python))} -m shoal"

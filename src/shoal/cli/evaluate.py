@@ -117,10 +117,11 @@ def write_gif(path: Path, frames: list[np.ndarray[Any, Any]], rate: float) -> No
     """An animation that begins again at its end."""
     from PIL import Image
 
-    # One palette for all frames, from eight of them: to find one for each frame takes 15 times as long.
-    some = np.concatenate(frames[:: -(-len(frames) // 8)])
-    palette = Image.fromarray(some).quantize(256)
-    pictures = [Image.fromarray(each).quantize(palette=palette, dither=Image.Dither.NONE) for each in frames]
+    images = [Image.fromarray(frame).convert("RGB") for frame in frames]
+    # One palette for all frames, from up to eight of them: one for each frame takes 15 times as long.
+    some = [np.asarray(image).reshape(1, -1, 3) for image in images[:: -(-len(images) // 8)]]
+    palette = Image.fromarray(np.concatenate(some, axis=1)).quantize(256)
+    pictures = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
     path.parent.mkdir(parents=True, exist_ok=True)
     pictures[0].save(
         path, save_all=True, append_images=pictures[1:], duration=max(20, round(1000 / rate)), loop=0

@@ -1,4 +1,4 @@
-"""``backend="auto"``: Serial or Multiprocessing, by a measurement of some tens of milliseconds.
+"""``backend="auto"``: Serial or Multiprocessing, by a measurement of a tenth of a second, or half a second.
 
     one env: its time per step --> a step of all envs here, and in workers: rehearsed --> the shorter one
 
@@ -35,12 +35,13 @@ from shoal.vector.serial import Serial
 
 MASK = "action_mask"  # the part of an observation, or of infos, that says what is allowed
 PROBE = 0.008  # seconds that one env is stepped, and at least one step
-REHEARSAL = 0.5  # seconds at most; about 0.05 where the result is clear
+REHEARSAL = 0.5  # seconds at most; about 0.05 where steps are short and the result is clear
 LONGEST_STEP = 30e6  # nanoseconds: a longer step of all envs is rehearsed as a part of it
 # Steps that outlast a time slice of the scheduler take less in processes than in the threads of a rehearsal,
 # beside other programs that want the cores: 0.65 to 0.95 was measured.
 TIME_SLICE = 4e6  # nanoseconds
 OUTLASTS = 0.85
+SAMPLE = 100  # infos that are pickled to know what one takes
 CHUNK = 50_000  # nanoseconds between two looks at the clock
 # Nanoseconds that this process takes for a step beside the envs: in Serial, with workers (8,000 on a quiet
 # machine, more after a pause), and for each worker whose envs give infos, which it sends in a message.
@@ -134,17 +135,13 @@ def measure(creator: Creator, mode: AutoresetMode) -> Cost:
     """Build what the creator makes, step it for some milliseconds with random actions, and close it."""
     disabled = mode is AutoresetMode.DISABLED  # then finished envs are reset between two steps
     with undisturbed(), Serial(creator, 1, autoreset_mode=mode, seed=0) as vec:
-        _, told = vec.reset()
-        infos: list[Infos] = []
-        if MASK in told:
-            infos = [[(row, {MASK: mask}) for row, mask in enumerate(told[MASK])]]
-        *_, infos = _timed(vec, 1, infos)  # the first step may import or compile something
+        *_, infos = _timed(vec, 1, _reset(vec))  # the first step may import or compile something
         working = passed = switches = steps = 0
         given: list[Infos] = []  # all that are not empty
         length, end = 1, time.perf_counter() + PROBE
         while not steps or time.perf_counter() < end:
             if disabled and not vec._mask.reshape(-1, vec.agents_per_env).any(1).all():
-                vec.reset()
+                infos = _reset(vec)
             worked, took, left, infos = _timed(vec, length, infos)
             working, passed, switches = working + worked, passed + took, switches + left
             steps += length
@@ -155,6 +152,12 @@ def measure(creator: Creator, mode: AutoresetMode) -> Cost:
     # A thread that is preempted does not work either, but it does not leave its core of its own accord.
     waiting = passed - working if switches >= steps / 2 else 0
     return Cost(max(1.0, working / steps), waiting / steps, *sending)
+
+
+def _reset(vec: Serial) -> list[Infos]:
+    """Reset the vec, and return what its infos say of allowed actions."""
+    _, infos = vec.reset()
+    return [[(row, {MASK: mask}) for row, mask in enumerate(infos[MASK])]] if MASK in infos else []
 
 
 def _timed(vec: Serial, steps: int, before: list[Infos]) -> tuple[int, int, int, list[Infos]]:
@@ -189,7 +192,7 @@ def _allowed(vec: Serial, infos: list[Infos]) -> list[NDArray[np.int8]] | None:
         found = dict(enumerate(vec._observe()[MASK]))
     else:
         found = {row: info[MASK] for row, info in (infos[-1] if infos else []) if MASK in info}
-    masks = [np.asarray(found[row], np.int8).reshape(-1) for row in range(rows) if row in found]
+    masks = [(np.asarray(found[row]).reshape(-1) != 0).astype(np.int8) for row in range(rows) if row in found]
     return masks if [mask.size for mask in masks] == [vec.single_action_space.n] * rows else None
 
 
@@ -213,23 +216,31 @@ def _sending(vec: Serial, infos: list[Infos], steps: int) -> tuple[float, float,
         each for each in (arena.observation_objects, arena.action_objects) if each.size
     ]  # of each step
     (packing, unpacking), (packing_objects, unpacking_objects) = _pickling(infos), _pickling(objects)
-    share = 1.0 if objects else len(infos) / steps
-    return packing / steps + packing_objects, unpacking / steps + unpacking_objects, share
+    talking = len(infos) / steps
+    return (
+        packing * talking + packing_objects * len(objects),
+        unpacking * talking + unpacking_objects * len(objects),
+        1.0 if objects else talking,
+    )
 
 
-def _pickling(things: Sequence[Any]) -> tuple[int, int]:
-    """Nanoseconds to pickle these and to unpickle them."""
-    if not things:
-        return 0, 0
-    begun = time.thread_time_ns()
-    try:
-        pickled = [dumps(each) for each in things]
-    except Exception as error:
-        raise _CannotBeSent from error
-    packed = time.thread_time_ns()
-    for each in pickled:
-        pickle.loads(each)
-    return packed - begun, time.thread_time_ns() - packed
+def _pickling(things: Sequence[Any]) -> tuple[float, float]:
+    """Nanoseconds to pickle one of these and to unpickle it, by a sample."""
+    packing = unpacking = 0
+    sample = things[:: max(1, len(things) // SAMPLE)]
+    for number, each in enumerate(sample, 1):
+        begun = time.thread_time_ns()
+        try:
+            pickled = dumps(each)
+        except Exception as error:
+            raise _CannotBeSent from error
+        packed = time.thread_time_ns()
+        pickle.loads(pickled)
+        packing, unpacking = packing + packed - begun, unpacking + time.thread_time_ns() - packed
+        if packing + unpacking > 1e9 * PROBE:
+            sample = sample[:number]
+            break
+    return packing / max(1, len(sample)), unpacking / max(1, len(sample))
 
 
 @contextmanager
@@ -250,7 +261,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def duration(nanoseconds: float) -> str:
-    """A time with its unit, to two digits."""
+    """A time with its unit, to two or three digits."""
     for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
         if nanoseconds >= size:
             return f"{nanoseconds / size:{'.0f' if nanoseconds >= 9.95 * size else '.2g'}} {unit}"
