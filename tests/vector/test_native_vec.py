@@ -398,9 +398,8 @@ def test_other_threads_may_run_meanwhile_and_may_not_step():
 
 def test_a_signal_handler_may_close():
     script = """
-    import os, signal, shoal, threading, time, numpy as np
+    import os, signal, shoal, time, numpy as np
     from gymnasium.spaces import Box, Discrete
-    from pathlib import Path
 
     class Slow(shoal.NativeEnv):
         observation_space = Box(0, 1, (1,), np.float64)
@@ -419,13 +418,16 @@ def test_a_signal_handler_may_close():
             obs[0] = total * 0.0
             return 0.0, False
 
-    def send_signal():
-        while Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[0] != "S":
-            time.sleep(0.001)
-        os.kill(os.getpid(), signal.SIGALRM)
-
     signal.signal(signal.SIGALRM, lambda *_: vec.close())
-    for turns in (5e8, 4e9, 3e10):  # more, if the step was over before the signal came
+    # Again, and later, if the signal came before recv() had begun, or after the step was over.
+    for turns, seconds in ((5e8, 0.1), (4e9, 0.5), (3e10, 2.0)):
+        begun, begins = os.pipe()
+        parent, child = os.getpid(), os.fork()
+        if child == 0:
+            os.read(begun, 1)
+            time.sleep(seconds)
+            os.kill(parent, signal.SIGALRM)
+            os._exit(0)
         vec = shoal.make(Slow, 4, batch_size=2, num_workers=2, env_kwargs={"turns": int(turns)})
         vec.async_reset(seed=0)
         vec.recv()
@@ -433,14 +435,16 @@ def test_a_signal_handler_may_close():
         vec.recv()
         vec.send(np.ones(2, np.int64))
         vec.recv()
-        thread = threading.Thread(target=send_signal)
-        thread.start()
         try:
+            os.write(begins, b"x")
             vec.recv()
         except shoal.errors.Closed as error:
-            print(error, flush=True)
-            break
-        thread.join()
+            if "while its envs were moving" in str(error):
+                print(error, flush=True)
+                break
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
     """
     assert "closed while its envs were moving" in said_by(script)
 
