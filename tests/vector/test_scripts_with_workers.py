@@ -150,11 +150,13 @@ while len(list(Path(".").glob("in-step-*"))) < 2:
 
 def test_06_ctrl_c_while_the_launcher_starts(tmp_path):
     code = """
-import os, signal, threading, time
+import os, signal, threading, time, warnings
 from pathlib import Path
 import shoal
 from shoal.testing import SentinelEnv
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Ctrl-C may come inside Python's own socketpair(), which then drops two open sockets.
+warnings.simplefilter("ignore", ResourceWarning)
 
 def interrupt():
     while not Path(f"/proc/self/task/{os.getpid()}/children").read_text():
