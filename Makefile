@@ -122,6 +122,6 @@ $(ASAN_VENV)/.ready: $(VENV)/.ready-dev
 	@touch $@
 
 # Straight from the compiler: it has nothing to do with Python.
-build/%_test: core/tests/%_test.cpp $(addprefix core/include/shoal/,crash.hpp handshake.hpp seats.hpp pool.hpp)
+build/%_test: core/tests/%_test.cpp $(addprefix core/include/shoal/,crash.hpp handshake.hpp quiet_threads.hpp seats.hpp pool.hpp)
 	@mkdir -p $(@D)
 	@$(CXX) -std=c++17 -O1 -g -fsanitize=thread -Wall -Wextra -Wpedantic -Werror -pthread -I core/include $< -o $@

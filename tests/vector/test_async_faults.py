@@ -76,6 +76,7 @@ def test_close_in_any_state(state):
     vec.close()
 
 
+@pytest.mark.parametrize("infos", [{}, {"a": 1}], ids=["rows only", "infos"])
 @pytest.mark.parametrize(
     ("silence", "nap"),
     [
@@ -84,14 +85,14 @@ def test_close_in_any_state(state):
         pytest.param(1.0, 0.15, marks=pytest.mark.slow),
     ],
 )
-def test_close_waits_for_those_who_go_on(tmp_path, monkeypatch, silence, nap):
+def test_close_waits_for_those_who_go_on(tmp_path, monkeypatch, silence, nap, infos):
     monkeypatch.setattr(_pool, "GRACE", silence)
 
     class Slow(SentinelEnv):
         def step(self, action):
             time.sleep(nap)
             (tmp_path / str(self.env_id)).touch()
-            return (*super().step(action)[:4], {})
+            return (*super().step(action)[:4], infos)
 
     vec = pool([partial(Slow, i, LONG) for i in range(8)], num_workers=1, batch_size=1)
     vec.async_reset(seed=0)

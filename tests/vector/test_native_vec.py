@@ -1,5 +1,6 @@
 """shoal.Native: compiled envs on threads, behind the same contract as every other backend."""
 
+import signal
 import sys
 import threading
 from functools import partial
@@ -470,3 +471,29 @@ def test_a_forked_child_is_told():
     vec.step(np.zeros(100, np.int64))
     """
     assert said_by(script).count("its threads are there: make a new one here") == 2
+
+
+def test_threads_of_the_core_leave_signals_to_python():
+    """A thread that took Ctrl-C would not wake the main thread, which has to run the handler."""
+
+    def blocked():
+        statuses = [path.read_text() for path in Path("/proc/self/task").glob("*/status")]
+        fields = [dict(line.split(":\t", 1) for line in status.splitlines()) for status in statuses]
+        return {own["Pid"]: int(own["SigBlk"], 16) for own in fields}
+
+    before = blocked()
+    with shoal.make("shoal/CartPole-v1", 64, num_workers=3, seed=0) as vec:
+        vec.reset()
+        started = [mask for thread, mask in blocked().items() if thread not in before]
+        assert len(started) == 2
+        for mask in started:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1, signal.SIGCHLD):
+                assert mask >> (number - 1) & 1
+            for number in (
+                signal.SIGSEGV,
+                signal.SIGBUS,
+                signal.SIGFPE,
+                signal.SIGILL,
+            ):  # of their own faults
+                assert not mask >> (number - 1) & 1
+    assert blocked() == before

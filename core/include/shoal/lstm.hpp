@@ -15,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "shoal/quiet_threads.hpp"
+
 #define SHOAL_INLINE inline __attribute__((always_inline))
 
 namespace shoal {
@@ -119,6 +121,7 @@ class Lstm {
         others.reserve(count);
         for (std::size_t thread = 1; thread < count; ++thread) {
             try {
+                const QuietThreads quiet;
                 others.emplace_back(work, thread, count);
             } catch (const std::system_error&) {  // the system has no more threads
                 work(thread, count);

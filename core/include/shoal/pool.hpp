@@ -29,6 +29,7 @@
 
 #include "shoal/crash.hpp"
 #include "shoal/handshake.hpp"
+#include "shoal/quiet_threads.hpp"
 
 namespace shoal {
 
@@ -75,6 +76,7 @@ class Threads {
     Threads(std::size_t count, Patience patience, std::function<void(std::size_t)> part)
         : count_(count), bells_(new Bell[count]()), patience_(patience), part_(std::move(part)) {
         try {
+            const QuietThreads quiet;
             for (std::size_t i = 0; i < count; ++i) threads_.emplace_back([this, i] { live(i); });
         } catch (...) {  // the system has no more threads
             end();

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "shoal/handshake.hpp"
+#include "shoal/quiet_threads.hpp"
 #include "shoal/seats.hpp"
 
 namespace shoal {
@@ -48,6 +49,7 @@ class Rehearsal {
         new (&office_.bell()) Bell{};
         for (std::size_t worker = 0; worker < shares_.size(); ++worker) new (&office_.desk(worker)) Desk{};
         try {
+            const QuietThreads quiet;
             for (std::size_t worker = 0; worker < shares_.size(); ++worker)
                 threads_.emplace_back([this, worker] { serve(worker); });
         } catch (...) {

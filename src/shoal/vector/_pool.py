@@ -179,20 +179,24 @@ class Pool:
         begun = self.signals.lived()
         while True:
             self._crew.refuse_if_ended()
-            self._crew.notice_deaths()
-            if came == NEWS:
-                self._crew.notice_closed_lines()
             left = None if limit is None else max(0.0, limit - (self.signals.lived() - begun))
-            self._hear(Deadline(left))
-            for worker in sorted(self._crew.lost):
-                if due := self.signals.due(worker):
-                    self._fail(worker, self._crew.loss(worker))
-                    self.signals.take(due)
+            self._take_note(came, Deadline(left))
             if came in (ALL_PLAIN, ALL_ANSWERED) or (self.failures and not for_all):
                 return
             if came == TIMED_OUT and self._give_up_the_late(limit, whose):
                 return
             came = goal(-1.0 if left is None else left)
+
+    def _take_note(self, came: int | None, deadline: Deadline) -> None:
+        """Read messages that have come, and note which workers will not answer any more."""
+        self._crew.notice_deaths()
+        if came == NEWS:
+            self._crew.notice_closed_lines()
+        self._hear(deadline)
+        for worker in sorted(self._crew.lost):
+            if due := self.signals.due(worker):
+                self._fail(worker, self._crew.loss(worker))
+                self.signals.take(due)
 
     def _give_up_the_late(self, limit: float | None, whose: Sequence[int] | None) -> bool:
         """After a timeout; False if the last answer has just come."""
@@ -300,10 +304,13 @@ class Pool:
         return errors
 
     def _close_envs(self) -> list[Exception]:
-        # As long as somebody answers now and then, there is something to wait for.
+        # As long as workers answer now and then, their calls are worth waiting for.
+        came: int | None = None
         while not self.interruption.happened and not self.signals.overdue(GRACE):
-            if self.signals.wait(GRACE / 4) != TIMED_OUT:
+            self._take_note(came, Deadline(GRACE))
+            if came in (ALL_PLAIN, ALL_ANSWERED):
                 break
+            came = self.signals.wait(GRACE / 4)
         self.wait(for_all=True, timeout=0.0 if self.signals.overdue(GRACE) else GRACE)
         self.drop(range(len(self._crew.owners)))
         self.take_failures()

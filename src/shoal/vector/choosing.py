@@ -47,7 +47,7 @@ CHUNK = 50_000  # nanoseconds between two looks at the clock
 # machine, more after a pause), and for each worker whose envs give infos, which it sends in a message.
 SERIAL = 2_000
 PARENT = 15_000
-MESSAGE = 50_000
+MESSAGE = 30_000
 CLEARLY = 0.95  # of the time here: where both are about as fast, no process is the simpler choice
 
 
@@ -225,22 +225,23 @@ def _sending(vec: Serial, infos: list[Infos], steps: int) -> tuple[float, float,
 
 
 def _pickling(things: Sequence[Any]) -> tuple[float, float]:
-    """Nanoseconds to pickle one of these and to unpickle it, by a sample."""
-    packing = unpacking = 0
-    sample = things[:: max(1, len(things) // SAMPLE)]
-    for number, each in enumerate(sample, 1):
+    """Nanoseconds to pickle one of these and to unpickle it, where a message holds many of them."""
+    sample = list(things[:: max(1, len(things) // SAMPLE)])
+    count = 1  # more of them each time, because one may be large
+    while sample:
+        some = sample[:count]
         begun = time.thread_time_ns()
         try:
-            pickled = dumps(each)
+            pickled = dumps(some)
         except Exception as error:
             raise _CannotBeSent from error
         packed = time.thread_time_ns()
         pickle.loads(pickled)
-        packing, unpacking = packing + packed - begun, unpacking + time.thread_time_ns() - packed
-        if packing + unpacking > 1e9 * PROBE:
-            sample = sample[:number]
-            break
-    return packing / max(1, len(sample)), unpacking / max(1, len(sample))
+        packing, unpacking = packed - begun, time.thread_time_ns() - packed
+        if count >= len(sample) or 4 * (packing + unpacking) > 1e9 * PROBE:
+            return packing / len(some), unpacking / len(some)
+        count *= 4
+    return 0.0, 0.0
 
 
 @contextmanager
