@@ -152,10 +152,15 @@ def _parameters(verb: Any) -> tuple[set[str], bool]:
 def _takes(env: Any, name: str) -> bool:
     """Whether `reset` takes this argument, or passes it on, through wrappers, to an env that does."""
     names, passes_on = _parameters(env.reset)
-    # What the wrapper itself holds: a mock of an env would have an env inside it without end.
-    inner = getattr(env, "__dict__", {}).get("env")
-    if passes_on and name not in names and inner is not env and hasattr(inner, "reset"):
-        return _takes(inner, name)
+    if passes_on and name not in names:
+        # Not `env.env`, because a mock of an env would have an env inside it without end. Nor `env.__dict__`:
+        # CPython then keeps the attributes in a dict, and every step of the env is slower.
+        try:
+            inner = object.__getattribute__(env, "env")
+        except AttributeError:
+            return True
+        if inner is not env and hasattr(inner, "reset"):
+            return _takes(inner, name)
     return passes_on or name in names
 
 

@@ -134,7 +134,7 @@ class Env:
     def bound(self) -> list[tuple[str, Any]]:
         """The arrays that `bind` set, by name: what the env must write into and never replace."""
         names = ("observations", "rewards", "terminations", "truncations", "mask")
-        return [(name, self.__dict__[name]) for name in names]
+        return [(name, getattr(self, name)) for name in names]
 
     def __getattr__(self, name: str) -> Any:
         """Give an env that stands alone rows of its own, the first time it needs them."""

@@ -142,7 +142,7 @@ class InPlaceStepper:
             name_env(error, self._first_env + index, verb)
             raise
         for name, array in self._bound[index]:
-            if env.__dict__[name] is not array:
+            if getattr(env, name) is not array:
                 problem = (
                     f"another object was put in its place: write self.{name}[...] = x, not self.{name} = x"
                 )
