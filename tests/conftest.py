@@ -69,7 +69,7 @@ def _libraries_that_hold_on() -> None:
     np.random.default_rng().random()
     if _core.NAME == "native":
         # The processes that start workers, of which each process keeps one.
-        from shoal.vector._launching import open_channel
+        from shoal.processes.launcher_client import open_channel
 
         for method in ("forkserver", "spawn"):
             open_channel(method, lambda *_: None).close()

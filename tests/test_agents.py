@@ -10,8 +10,8 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import shoal
 from shoal import _core
+from shoal.adapters.padding import common_space, cutter, padder
 from shoal.errors import ArgumentError, ArgumentTypeError, ObservationError, SpaceError
-from shoal.padding import common_space, cutter, padder
 from shoal.testing.contract import difference
 
 from .backends import BACKENDS

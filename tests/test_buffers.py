@@ -7,7 +7,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
 import shoal
-from shoal.buffers import LARGE, SPARE_BLOCKS, copier
+from shoal.rows.arena import LARGE, SPARE_BLOCKS, copier
 
 pytestmark = pytest.mark.core
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import GraphInstance
 
-from shoal.copies import copied, copied_column
+from shoal.rows.copies import copied, copied_column
 from shoal.testing import OBJECT_SPACES
 from shoal.testing.contract import require_equal
 

@@ -50,19 +50,8 @@ NEED_THE_CORE = {
     "shoal.native.env",
     "shoal.cli._panel",
     *(f"shoal.learn.{name}" for name in ["evaluate", "policy", "ppo", "stopping"]),
-    *(
-        f"shoal.vector.{name}"
-        for name in [
-            "multiprocessing",
-            "native",
-            "_async_pool",
-            "_crew",
-            "_pool",
-            "_restarts",
-            "_share",
-            "_worker",
-        ]
-    ),
+    *(f"shoal.vector.{name}" for name in ["multiprocessing", "native", "_async_pool"]),
+    *(name for name in MODULES if name.startswith("shoal.processes.")),
 }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.emulation import to_gymnasium_space
+from shoal.adapters.single import to_gymnasium_space
 from shoal.errors import ArgumentError, ArgumentTypeError, ObservationError, ObservationTypeError
 
 

@@ -186,7 +186,7 @@ def test_an_env_alone_has_rows_of_its_own():
 
 
 def test_rows_may_be_given_to_the_constructor():
-    from shoal.buffers import Arena
+    from shoal.rows.arena import Arena
 
     layouts = shoal.layout(Herd.observation_space), shoal.layout(Herd.action_space)
     rows = Arena.allocate(3, *layouts)

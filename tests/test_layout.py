@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import shoal
 from shoal.errors import ArgumentError, ObservationError, ObservationTypeError, SpaceError
-from shoal.fields import Kind
+from shoal.rows.fields import Kind
 from shoal.testing import SPACES, UNSIZED_SPACES, random_space
 from shoal.testing.contract import difference
 

@@ -74,7 +74,7 @@ assert more > 2
 
 def test_a_launcher_made_when_there_were_few_descriptors_can_be_used_when_there_are_more():
     code = """
-import shoal.vector._crew, shoal.vector._pool, shoal.vector._restarts  # which may else need a descriptor
+import shoal.processes.workers, shoal.processes.calls, shoal.processes.restarts  # they may need descriptors
 usual, launched = resource.getrlimit(resource.RLIMIT_NOFILE)[0], 0
 for more in range(20):  # a little more each time, until there is a launcher, but too little for workers
     limit(resource.RLIMIT_NOFILE, descriptors() + more)
@@ -144,7 +144,7 @@ def test_no_addresses_for_shared_memory():
     code = """
 make()
 import gymnasium.spaces as sp, numpy as np
-from shoal.buffers import SharedMemory
+from shoal.rows.arena import SharedMemory
 limit(resource.RLIMIT_AS, 4096 * int(open("/proc/self/statm").read().split()[0]) + 10**8)
 before = descriptors()
 try:

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 from gymnasium.vector import AutoresetMode
 
 from shoal import errors
+from shoal.adapters.env import Env
 from shoal.batch import Batch
-from shoal.env import Env
-from shoal.layout import Layout, layout
 from shoal.native import NativeEnv
 from shoal.registry import register, tell_gymnasium
+from shoal.rows.layout import Layout, layout
 from shoal.vector import Multiprocessing, Native, Serial, VectorEnv, make
 
 if TYPE_CHECKING:

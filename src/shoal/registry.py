@@ -30,8 +30,8 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from shoal.emulation import is_env
-from shoal.env import Env
+from shoal.adapters.env import Env
+from shoal.adapters.single import is_env
 from shoal.errors import ArgumentError, ArgumentTypeError, MissingExtra, NativeError, UnknownEnv
 from shoal.native import is_native
 
@@ -328,7 +328,7 @@ def tell_gymnasium() -> None:
             gymnasium.register(
                 name,
                 entry_point="shoal.registry:create_single",
-                vector_entry_point="shoal.vector.making:make_own",
+                vector_entry_point="shoal.making:make_own",
                 kwargs={"env": name},
             )
     if ANY not in gymnasium.registry:

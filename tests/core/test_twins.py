@@ -16,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.disguises import Custom, corrupted, disguised, info, pick, result
 
-from shoal._core import _native, _reference, stepper
-from shoal._core.run import Run
-from shoal.buffers import Arena
-from shoal.emulation import SingleEnv
-from shoal.fields import Misfit
-from shoal.layout import Layout
+from shoal._core import _native, _reference
+from shoal.adapters.single import SingleEnv
+from shoal.rows.arena import Arena
+from shoal.rows.fields import Misfit
+from shoal.rows.layout import Layout
+from shoal.stepping import python_envs as stepper
+from shoal.stepping.row_slice import Run
 from shoal.testing.contract import difference
 from shoal.testing.spaces import DTYPES, SPACES, random_space
 

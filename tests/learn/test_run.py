@@ -63,7 +63,7 @@ def interrupted(folder, env, updates=5, **settings):
 
 def test_a_run_goes_on_exactly_on_another_number_of_cores(tmp_path, monkeypatch):
     ppo = interrupted(tmp_path, "CartPole-v1", num_workers=3)
-    monkeypatch.setattr("shoal.vector.making.usable_cores", lambda: 1)
+    monkeypatch.setattr("shoal.making.usable_cores", lambda: 1)
     with (found := resume(tmp_path)).ppo as again:
         assert found.exact
         assert again.vec.num_workers == 3

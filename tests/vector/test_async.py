@@ -22,9 +22,9 @@ from shoal.errors import (
     WorkerError,
     WrongMode,
 )
+from shoal.processes.placement import plan_async
 from shoal.testing import SentinelEnv, SentinelRows
 from shoal.testing.contract import difference
-from shoal.vector._plan import plan_async
 
 pytestmark = [
     pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core"),

@@ -17,8 +17,8 @@ from shoal.errors import (
     WorkerDied,
     WorkerTimeout,
 )
+from shoal.processes import calls as _pool
 from shoal.testing import CrashEnv, HangEnv, SentinelEnv
-from shoal.vector import _pool
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
 

@@ -12,9 +12,9 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Sequence
 
 import shoal
-from shoal import _core
+from shoal import _core, making
 from shoal.testing import SampleEnv, SentinelEnv, SlowEnv
-from shoal.vector import choosing, making
+from shoal.vector import choosing
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
 

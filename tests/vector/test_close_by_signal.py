@@ -106,7 +106,11 @@ def test_what_the_handler_raises_comes_out(kind, alarm):
 
 def closes_at(kind, line):
     """Use a vec, and close it at a line of ours, counted as they run; return whether there are so many."""
-    from shoal.vector import _async, _async_pool, _crew, _mail, _pool, base, multiprocessing
+    from shoal.processes import calls as _pool
+    from shoal.processes import messages as _mail
+    from shoal.processes import workers as _crew
+    from shoal.vector import _async, _async_pool, multiprocessing
+    from shoal.vector import vec as base
 
     modules = (_async, _async_pool, _crew, _mail, _pool, base, multiprocessing)
     files = {module.__file__ for module in modules}

@@ -13,8 +13,10 @@ from tests.vector.faulty import LONG, Closing, Unbound, pids, still_works
 import shoal
 from shoal import _core
 from shoal.errors import Closed, WorkerDied
+from shoal.processes import calls as _pool
+from shoal.processes import messages as _mail
+from shoal.processes import workers as _crew
 from shoal.testing import CrashEnv, SampleEnv, SentinelEnv
-from shoal.vector import _crew, _mail, _pool
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
 

@@ -28,9 +28,9 @@ from tests.vector.scripts import METHODS
 import shoal
 from shoal import _core
 from shoal.errors import EnvError, ResetNeeded, WorkerDied
+from shoal.processes import workers as _crew
 from shoal.testing import SampleEnv, SentinelEnv
 from shoal.testing.envs import UnpicklableError
-from shoal.vector import _crew
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
 

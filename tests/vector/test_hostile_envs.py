@@ -14,7 +14,7 @@ from tests.vector.scripts import said_by
 import shoal
 from shoal import _core
 from shoal.errors import EnvError, ResetNeeded, RestartWarning, WorkerDied
-from shoal.vector import _crew
+from shoal.processes import workers as _crew
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
 

@@ -15,8 +15,11 @@ from tests.vector.faulty import Gate, Gated, Signalling, envs, pool, sleeps, sti
 import shoal
 from shoal import _core
 from shoal.errors import Closed, ResetNeeded
+from shoal.processes import calls as _pool
+from shoal.processes import launcher_client as _launching
+from shoal.processes import messages as _mail
+from shoal.processes import workers as _crew
 from shoal.testing import SentinelEnv
-from shoal.vector import _crew, _launching, _mail, _pool
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
 

@@ -10,10 +10,9 @@ import pytest
 from gymnasium.wrappers import TimeLimit, TransformReward
 
 import shoal
-from shoal import _core
+from shoal import _core, making
 from shoal.errors import ArgumentError, ArgumentTypeError
 from shoal.testing import SentinelEnv
-from shoal.vector import making
 
 native = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
 

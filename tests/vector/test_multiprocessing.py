@@ -319,13 +319,13 @@ def folder(root, files):
     ids=["none", "no limit", "version 2", "version 2, nested", "version 1"],
 )
 def test_cgroup_quotas(tmp_path, files, quotas):
-    from shoal.vector._cores import cgroup_quotas
+    from shoal.cores import cgroup_quotas
 
     assert list(cgroup_quotas(folder(tmp_path, files))) == quotas
 
 
 def test_usable_cores_follow_affinity_and_quota(monkeypatch):
-    from shoal.vector import _cores
+    from shoal import cores as _cores
 
     monkeypatch.setattr(_cores, "affinity", lambda: list(range(8)))
     for quotas, cores in (([], 8), ([2.5, 6], 3), ([0.5], 1), ([100], 8)):
@@ -334,7 +334,7 @@ def test_usable_cores_follow_affinity_and_quota(monkeypatch):
 
 
 def test_the_more_share_a_core_the_sooner_they_sleep():
-    from shoal.vector._cores import patience_with
+    from shoal.cores import patience_with
 
     for whose in (0, 1):
         alone, shared, crowded = (patience_with(workers, 3)[whose] for workers in (2, 3, 8))

@@ -16,7 +16,7 @@ def test_time_outside_is_counted_once(monkeypatch):
     watch = Watch()
     monkeypatch.setattr(_reference, "time", watch)
     monkeypatch.setattr(
-        "shoal.vector._hand.Transitions", _reference.Transitions
+        "shoal.vector.batch_view.Transitions", _reference.Transitions
     )  # the other's clock is its own
     with shoal.Serial(partial(CrashEnv, 0, 2, max_length=1000)) as vec:
         vec.reset(seed=0)

@@ -13,8 +13,9 @@ from tests.vector.faulty import Gate, Gated, hang, limited, pids, pool, still_wo
 import shoal
 from shoal import _core
 from shoal.errors import ResetNeeded, WorkerTimeout
+from shoal.processes import calls as _pool
+from shoal.processes import workers as _crew
 from shoal.testing import SentinelEnv
-from shoal.vector import _crew, _pool
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
 

@@ -1,7 +1,7 @@
 // stepper: one call from Python steps a run of Python envs straight into their rows.
 //
 // Its twin in Python says the same in fewer words. What is rare (old forms of results, odd rewards, the end of
-// an episode under SAME_STEP) is left to the functions of shoal/_core/_results.py, which both share.
+// an episode under SAME_STEP) is left to the functions of shoal/stepping/results.py, which both share.
 #pragma once
 
 #include <vector>
@@ -61,7 +61,7 @@ class StepLoop {
         progress_ = column<npy_int64>(holder.hold(run.attr("progress")), NPY_INT64, 1);
         nb::object mode = nb::module_::import_("gymnasium.vector").attr("AutoresetMode");
         same_step_ = run.attr("mode").is(mode.attr("SAME_STEP"));
-        nb::module_ shared = nb::module_::import_("shoal._core.run"), results = nb::module_::import_("shoal._core._results");
+        nb::module_ shared = nb::module_::import_("shoal.stepping.row_slice"), results = nb::module_::import_("shoal.stepping.results");
         deepest_ = nb::cast<npy_intp>(shared.attr("DEEPEST"));
         too_deep_ = holder.hold(shared.attr("too_deep"));
         five_ = holder.hold(results.attr("five"));
@@ -69,7 +69,7 @@ class StepLoop {
         checked_ = holder.hold(results.attr("checked"));
         flag_ = holder.hold(results.attr("flag"));
         final_ = holder.hold(results.attr("final"));
-        to_raise_ = holder.hold(nb::module_::import_("shoal._core._faults").attr("to_raise"));
+        to_raise_ = holder.hold(nb::module_::import_("shoal.stepping.env_faults").attr("to_raise"));
         time_limit_ = holder.hold(nb::str("TimeLimit.truncated"));
     }
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal._core.run import Infos, Run
-from shoal.buffers import Arena
-from shoal.fields import Node
-from shoal.layout import Layout, Rows
+from shoal.rows.arena import Arena
+from shoal.rows.fields import Node
+from shoal.rows.layout import Layout, Rows
+from shoal.stepping.row_slice import Infos, Run
 
 __version__: str
 

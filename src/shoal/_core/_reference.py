@@ -11,14 +11,14 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from shoal._core._faults import name_env, observation_error
-from shoal._core._results import checked, final, five, flag, number
-from shoal._core.run import Infos, Run, keep
-from shoal.buffers import Arena, count_true
-from shoal.copies import copied
-from shoal.fields import Branch, Choice, Kind, Leaf, Misfit, Node, describe
-from shoal.layout import Layout, Rows
-from shoal.packing import fit
+from shoal.rows.arena import Arena, count_true
+from shoal.rows.copies import copied
+from shoal.rows.fields import Branch, Choice, Kind, Leaf, Misfit, Node, describe
+from shoal.rows.layout import Layout, Rows
+from shoal.rows.packing import fit
+from shoal.stepping.env_faults import name_env, observation_error
+from shoal.stepping.results import checked, final, five, flag, number
+from shoal.stepping.row_slice import Infos, Run, keep
 
 Write = Callable[[int, Any], None]
 
@@ -153,7 +153,7 @@ class StepLoop:
     """Steps a run of Python envs, one row each, straight into the arena.
 
     Args:
-        envs: The envs, in the order of their rows (see `shoal._core.stepper.SteppedEnv`).
+        envs: The envs, in the order of their rows (see `shoal.stepping.python_envs.SteppedEnv`).
         run: Their rows.
         packer: Writes their observations.
         beginning: Rows whose next transition begins an episode; kept up to date.

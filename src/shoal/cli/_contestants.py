@@ -15,12 +15,12 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 
 import shoal
+from shoal.adapters.single import SingleEnv, adopt
 from shoal.cli._turns import AgentsLoop, BareLoop, Loop, Unfit, VectorLoop, why
-from shoal.emulation import SingleEnv, adopt
 from shoal.errors import ArgumentError, ShoalError
 from shoal.registry import Source, find
-from shoal.vector._native_creators import spec_of
-from shoal.vector.block import Unit, agents_of
+from shoal.stepping.block import Unit, agents_of
+from shoal.vector.native_creators import spec_of
 
 BARE, NATIVE, SERIAL, PROCESSES = "bare loop", "shoal.Native", "shoal.Serial", "shoal.Multiprocessing"
 SYNC, ASYNC = "gymnasium Sync", "gymnasium Async"

@@ -8,9 +8,9 @@ import traceback
 from pathlib import Path
 
 import shoal
-from shoal._core._faults import summary_of
 from shoal.errors import EnvError, ShoalError
-from shoal.vector._remote_errors import WorkerTraceback
+from shoal.processes.remote_errors import WorkerTraceback
+from shoal.stepping.env_faults import summary_of
 
 OURS = str(Path(shoal.__file__).parent)
 # A frame of ours in a traceback that is text: its line, and those below that are indented further.

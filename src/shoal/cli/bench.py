@@ -31,9 +31,9 @@ from shoal.cli._turns import (
     time_limit,
     why,
 )
+from shoal.cores import usable_cores
 from shoal.errors import ArgumentError
-from shoal.vector._cores import usable_cores
-from shoal.vector.block import agents_of
+from shoal.stepping.block import agents_of
 
 # What others are compared with, and the head of that column.
 REFERENCES = {BARE: "of bare", SYNC: "of Sync", DIRECT: "of direct"}

@@ -15,7 +15,7 @@ from shoal.errors import ArgumentError, MissingExtra
 
 if TYPE_CHECKING:
     from shoal.learn import Evaluation, Policy
-    from shoal.vector.base import VectorEnv
+    from shoal.vector.vec import VectorEnv
 
 MOST_FRAMES = 600
 

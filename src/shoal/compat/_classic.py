@@ -16,12 +16,12 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 import shoal
+from shoal.adapters.single import is_env
 from shoal.batch import Batch
 from shoal.compat import install_as_pufferlib
-from shoal.emulation import is_env
 from shoal.errors import ArgumentError, ArgumentTypeError, CallError
 from shoal.registry import find
-from shoal.vector._batching import is_async
+from shoal.vector.batching import is_async
 from shoal.vector.infos import split_infos
 
 Classic = tuple[Any, Any, Any, list[dict[Any, Any]]]

@@ -21,13 +21,13 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
-from shoal._core.run import Infos
 from shoal.batch import Batch
 from shoal.errors import ArgumentError, ArgumentTypeError, EnvsElsewhere, MissingExtra
-from shoal.vector.base import READY, VectorEnv
-from shoal.vector.making import make
+from shoal.making import make
+from shoal.stepping.row_slice import Infos
 from shoal.vector.native import Native
 from shoal.vector.serial import Serial
+from shoal.vector.vec import READY, VectorEnv
 
 try:
     from stable_baselines3.common.vec_env import VecEnv

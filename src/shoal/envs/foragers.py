@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from shoal.env import Env
+from shoal.adapters.env import Env
 from shoal.errors import ArgumentError
 
 FULL = 255  # of a byte: a pellet, and the most energy there is

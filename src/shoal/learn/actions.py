@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.errors import ArgumentTypeError
-from shoal.flat_actions import MixedBox
+from shoal.rows.flat_actions import MixedBox
 
 FORBIDDEN = -1e9  # a logit: its probability is exactly 0, and 0 times it is 0, which infinity would not be
 MASK = "action_mask"  # the part of an observation, or else of infos, that says what is allowed

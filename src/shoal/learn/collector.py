@@ -19,7 +19,7 @@ from shoal.learn.episodes import Episodes
 from shoal.learn.finite import check_actions
 from shoal.learn.policy import Policy
 from shoal.learn.rollout import Rollout
-from shoal.vector.base import VectorEnv
+from shoal.vector.vec import VectorEnv
 
 HOPS = ("wait", "act", "store", "send")
 

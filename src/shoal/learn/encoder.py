@@ -20,11 +20,11 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from shoal.fields import Field, Kind
-from shoal.layout import Layout
 from shoal.learn.actions import MASK, MOST_ALTERNATIVES
 from shoal.learn.moments import Moments
 from shoal.learn.unpack import leaf
+from shoal.rows.fields import Field, Kind
+from shoal.rows.layout import Layout
 
 SMALLEST_IMAGE = 36  # for the convolutions to fit
 

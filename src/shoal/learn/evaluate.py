@@ -15,7 +15,7 @@ from shoal.learn.actions import masks_in
 from shoal.learn.policy import Policy
 from shoal.learn.threads import threads_to_act, torch_threads
 from shoal.vector import make
-from shoal.vector.base import VectorEnv
+from shoal.vector.vec import VectorEnv
 
 MOST_ENVS = 32
 

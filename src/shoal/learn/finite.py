@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.errors import Diverged
-from shoal.fields import where
-from shoal.layout import Layout
 from shoal.learn.unpack import leaf
+from shoal.rows.fields import where
+from shoal.rows.layout import Layout
 
 
 def not_finite(obs: Tensor, layout: Layout, env_ids: NDArray[Any]) -> str | None:

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shoal.errors import ArgumentError
-from shoal.layout import Layout
 from shoal.learn.actions import MASK, Actions
 from shoal.learn.encoder import ACTIVATIONS, Encoder
 from shoal.learn.finite import check_actions
 from shoal.learn.lstm import LSTM
 from shoal.learn.unpack import leaf, unpack
+from shoal.rows.layout import Layout
 
 
 class Policy(nn.Module):

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal._limits import obtaining
 from shoal.errors import ArgumentError, ArgumentTypeError, Diverged
 from shoal.learn import losses
 from shoal.learn.collector import HOPS, Collector
@@ -34,8 +33,9 @@ from shoal.learn.ppo_config import PPOConfig
 from shoal.learn.progress import Result, Update
 from shoal.learn.rollout import Experience, Rollout, discounted_sums
 from shoal.learn.threads import Threads, choose_threads
+from shoal.limits import obtaining
 from shoal.vector import make
-from shoal.vector.base import VectorEnv
+from shoal.vector.vec import VectorEnv
 
 
 class PPO:

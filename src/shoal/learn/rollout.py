@@ -20,8 +20,8 @@ from torch import Tensor
 
 from shoal import _core
 from shoal.batch import Batch
-from shoal.layout import Layout
 from shoal.learn.actions import Actions
+from shoal.rows.layout import Layout
 
 Index = Any  # of rows: an array of their numbers, or a slice for all
 

@@ -22,13 +22,13 @@ from typing import Any, Self
 import torch
 
 from shoal.errors import ArgumentError, ArgumentTypeError
-from shoal.layout import layout
 from shoal.learn.policy import Policy
 from shoal.learn.ppo import PPO
 from shoal.learn.ppo_config import PPOConfig
 from shoal.learn.progress import Update
-from shoal.vector.base import VectorEnv
+from shoal.rows.layout import layout
 from shoal.vector.multiprocessing import Multiprocessing
+from shoal.vector.vec import VectorEnv
 
 SCALARS = {  # CleanRL's names
     "policy": "losses/policy_loss",

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import torch
 
+from shoal.cores import usable_cores
 from shoal.learn.policy import Policy
 from shoal.learn.ppo_config import PPOConfig
-from shoal.vector._cores import usable_cores
-from shoal.vector.base import VectorEnv
 from shoal.vector.multiprocessing import Multiprocessing
+from shoal.vector.vec import VectorEnv
 
 WORTH_SHARING = 1 << 24  # operations of a batch
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from shoal.errors import ArgumentError, ArgumentTypeError
-from shoal.fields import Branch, Choice, Field, Leaf, Node
-from shoal.layout import Layout
+from shoal.rows.fields import Branch, Choice, Field, Leaf, Node
+from shoal.rows.layout import Layout
 
 # torch's dtype for each of NumPy's, by name; those it lacks cannot be unpacked.
 _TORCH = {

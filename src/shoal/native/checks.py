@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
-from shoal.buffers import Arena
 from shoal.errors import NativeError
 from shoal.native.bodies import RESET, STEP_NEXT
 from shoal.native.columns import Columns
 from shoal.native.debugging import DebugKernel
 from shoal.native.rng import keys_of
 from shoal.native.spec import Spec
-from shoal.packing import BatchPacker
+from shoal.rows.arena import Arena
+from shoal.rows.packing import BatchPacker
 
 STEPS = 3
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.buffers import Arena
 from shoal.native.rng import fresh_keys
 from shoal.native.spec import Spec, row_dtype
+from shoal.rows.arena import Arena
 
 ORDER = (
     "states", "bytes_of_states", "rngs", "parameters", "elapsed", "actions", "observations",

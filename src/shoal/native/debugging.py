@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from shoal._core._faults import stand_in, would_end
 from shoal.errors import NativeError
 from shoal.native.bodies import Parts, several, single
 from shoal.native.columns import ORDER, Columns
@@ -16,6 +15,7 @@ from shoal.native.functions import Replacement, is_compiled
 from shoal.native.records import Record, Records
 from shoal.native.rng import Rng
 from shoal.native.spec import RESET_ARGUMENTS, Spec, arguments_of
+from shoal.stepping.env_faults import stand_in, would_end
 
 
 class DebugKernel:

@@ -9,9 +9,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from shoal.buffers import Arena
-from shoal.env import _BOUND, Env
-from shoal.layout import Layout
+from shoal.adapters.env import _BOUND, Env
+from shoal.rows.arena import Arena
+from shoal.rows.layout import Layout
 
 
 class _VecOfOne:

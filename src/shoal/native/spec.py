@@ -13,9 +13,9 @@ import numpy as np
 from gymnasium import Space
 
 from shoal.errors import ArgumentError, ArgumentTypeError, NativeError
-from shoal.fields import Branch, Kind, Leaf, Node, walk
-from shoal.layout import Layout
 from shoal.native.bounds import Bounds, bounds_of, fitting
+from shoal.rows.fields import Branch, Kind, Leaf, Node, walk
+from shoal.rows.layout import Layout
 
 # What `step` and `reset` may ask for, by name, and in which order a kernel passes it.
 SINGLE_STEP = ("state", "action", "rng", "obs", "config")

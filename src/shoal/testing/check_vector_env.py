@@ -22,7 +22,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
-from shoal.env import Env
+from shoal.adapters.env import Env
 from shoal.errors import ActionError, EpisodeOver, ResetNeeded
 from shoal.testing.by_hand import ByHand
 from shoal.testing.contract import require, require_equal, require_raises

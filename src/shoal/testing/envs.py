@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 from numpy.typing import NDArray
 
-from shoal.env import Env
+from shoal.adapters.env import Env
 
 Step = tuple[Any, float, bool, bool, dict[str, Any]]
 

@@ -14,17 +14,17 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from shoal._core.run import Infos
 from shoal.batch import Batch
-from shoal.buffers import count_true
 from shoal.errors import ArgumentError, NothingPending, ResetNeeded, WrongMode
-from shoal.vector._flow import Flow
-from shoal.vector._hand import Hand
-from shoal.vector._hands import Hands
-from shoal.vector._plan import Part
-from shoal.vector._turns import verb
-from shoal.vector.base import FAILED, READY, VectorEnv
+from shoal.processes.placement import Part
+from shoal.rows.arena import count_true
+from shoal.stepping.row_slice import Infos
+from shoal.vector.batch_view import Hand
+from shoal.vector.batch_views import Hands
+from shoal.vector.schedule import Flow
 from shoal.vector.statistics import Meter
+from shoal.vector.turns import verb
+from shoal.vector.vec import FAILED, READY, VectorEnv
 
 
 class AsyncVerbs(VectorEnv):

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal._core.run import Infos
-from shoal.buffers import Arena
+from shoal.processes.calls import ALL_PLAIN, first_of
+from shoal.processes.placement import Plan
+from shoal.rows.arena import Arena
+from shoal.stepping.row_slice import Infos
 from shoal.vector._async import AsyncVerbs
-from shoal.vector._hand import Hand
-from shoal.vector._plan import Plan
-from shoal.vector._pool import ALL_PLAIN, first_of
-from shoal.vector.base import READY, Result
+from shoal.vector.batch_view import Hand
 from shoal.vector.multiprocessing import Multiprocessing
 from shoal.vector.statistics import report
+from shoal.vector.vec import READY, Result
 
 
 class AsyncMultiprocessing(AsyncVerbs, Multiprocessing):

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal._core.run import Infos
 from shoal.errors import ArgumentError
 from shoal.native.bodies import RESET, STEP_SAME
 from shoal.native.debugging import DebugQueue
+from shoal.processes.placement import Part
+from shoal.stepping.row_slice import Infos
 from shoal.vector._async import AsyncVerbs
-from shoal.vector._hand import Hand
-from shoal.vector._plan import Part
-from shoal.vector.base import READY, Result
+from shoal.vector.batch_view import Hand
 from shoal.vector.native import Native
 from shoal.vector.statistics import report
+from shoal.vector.vec import READY, Result
 
 
 class AsyncNative(AsyncVerbs, Native):

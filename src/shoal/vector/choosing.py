@@ -26,11 +26,11 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from shoal._core.run import Infos
-from shoal.emulation import Creator
-from shoal.vector._cores import patience_with, usable_cores
-from shoal.vector._mail import dumps
-from shoal.vector._plan import split
+from shoal.adapters.single import Creator
+from shoal.cores import patience_with, usable_cores
+from shoal.processes.messages import dumps
+from shoal.processes.placement import split
+from shoal.stepping.row_slice import Infos
 from shoal.vector.serial import Serial
 
 MASK = "action_mask"  # the part of an observation, or of infos, that says what is allowed

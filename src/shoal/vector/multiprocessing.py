@@ -18,20 +18,20 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal._core._faults import Guard, summary_of
-from shoal._core.run import Infos, Run
-from shoal.buffers import Arena, SharedMemory
+from shoal.caller_warning import warn_caller
+from shoal.cores import patience_with, usable_cores
 from shoal.errors import ArgumentError, CoreNeeded, WorkerError
-from shoal.vector._batching import Batching, is_async
-from shoal.vector._cores import patience_with, usable_cores
-from shoal.vector._launching import check_start_method
-from shoal.vector._plan import Plan
-from shoal.vector._warning import warn_caller
-from shoal.vector.arguments import Options, autoreset
-from shoal.vector.base import VectorEnv
-from shoal.vector.block import Block, build_envs, close_all, names_of
+from shoal.processes.launcher_client import check_start_method
+from shoal.processes.placement import Plan
+from shoal.rows.arena import Arena, SharedMemory
+from shoal.stepping.block import Block, build_envs, close_all, names_of
+from shoal.stepping.env_faults import Guard, summary_of
+from shoal.stepping.row_slice import Infos, Run
+from shoal.vector.batching import Batching, is_async
+from shoal.vector.options import Options, autoreset
 from shoal.vector.spaces import ObservationMode, UnitFacts, combine
 from shoal.vector.statistics import report
+from shoal.vector.vec import VectorEnv
 
 
 class Multiprocessing(VectorEnv):
@@ -133,7 +133,7 @@ class Multiprocessing(VectorEnv):
                 "Multiprocessing needs the compiled core, which this installation does not have or "
                 "SHOAL_CORE has switched off. Install with a C++ compiler at hand, or use shoal.Serial."
             )
-        from shoal.vector._crew import Crew
+        from shoal.processes.workers import Crew
 
         resetting = autoreset(autoreset_mode)
         options = Options(resetting, flat, copy, seed, episode_stats, observation_mode, rows_as_envs)
@@ -165,9 +165,9 @@ class Multiprocessing(VectorEnv):
         self, plan: Plan, units: list[list[int]], options: Options, restarts: bool, undo: ExitStack
     ) -> None:
         """Lay out the memory, and tell every worker its share of it."""
-        from shoal.vector._pool import Pool
-        from shoal.vector._restarts import Restarts
-        from shoal.vector._share import shares_of
+        from shoal.processes.calls import Pool
+        from shoal.processes.restarts import Restarts
+        from shoal.processes.share import shares_of
 
         mode, flat = options.autoreset_mode, options.flat
         with Guard("a space or a property of an env"):
@@ -239,7 +239,7 @@ class Multiprocessing(VectorEnv):
 
     def _ask_steps(self, blocks: Sequence[int]) -> None:
         """Ask for a step by message, which has what actions hold beside bytes."""
-        from shoal.vector._objects import action_pickles
+        from shoal.processes.objects import action_pickles
 
         rows = [self._shares[0].rows_of(self._parts[block], self._arena) for block in blocks]
         requests = self._pool.requests("act", [(action_pickles(own),) for own in rows])
@@ -312,7 +312,7 @@ class Multiprocessing(VectorEnv):
 
     def _hear(self, came: int | None) -> Infos:
         """What the workers have to say, beside their rows."""
-        from shoal.vector._pool import first_of
+        from shoal.processes.calls import first_of
 
         self._pool.wait(for_all=self._restarts is not None, came=came)
         if self._pool.failures and self._restarts is None:

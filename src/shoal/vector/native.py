@@ -15,9 +15,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal._core.run import Infos
-from shoal._limits import obtaining
-from shoal.buffers import Arena
+from shoal.cores import patience_with, usable_cores
 from shoal.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -26,6 +24,7 @@ from shoal.errors import (
     ResetNeeded,
     WorkerError,
 )
+from shoal.limits import obtaining
 from shoal.native.bodies import RESET, STEP_DISABLED, STEP_NEXT, STEP_SAME
 from shoal.native.bounds import fitting
 from shoal.native.columns import ORDER, Columns
@@ -35,15 +34,16 @@ from shoal.native.records import Records
 from shoal.native.replaying import Replay
 from shoal.native.rng import keys_of
 from shoal.native.spec import arguments_of
-from shoal.vector._batching import Batching, is_async
-from shoal.vector._cores import patience_with, usable_cores
-from shoal.vector._native_creators import spec_of
-from shoal.vector._native_snapshots import NativeSnapshots
-from shoal.vector._turns import give_back, holds_turn
-from shoal.vector.arguments import Options, autoreset
-from shoal.vector.base import FAILED, READY
+from shoal.rows.arena import Arena
+from shoal.stepping.row_slice import Infos
+from shoal.vector.batching import Batching, is_async
+from shoal.vector.native_creators import spec_of
+from shoal.vector.native_snapshots import NativeSnapshots
+from shoal.vector.options import Options, autoreset
 from shoal.vector.spaces import UnitFacts, combine
 from shoal.vector.statistics import report
+from shoal.vector.turns import give_back, holds_turn
+from shoal.vector.vec import FAILED, READY
 
 VERBS = {
     AutoresetMode.NEXT_STEP: STEP_NEXT,

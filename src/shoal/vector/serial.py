@@ -10,14 +10,14 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from numpy.typing import NDArray
 
-from shoal._core._faults import Guard
-from shoal._core.run import Infos, Run
-from shoal.buffers import Arena
-from shoal.emulation import SingleEnv
-from shoal.vector.arguments import Options, autoreset, creators_of
-from shoal.vector.base import VectorEnv
-from shoal.vector.block import Block, build_envs, close_all, names_of
+from shoal.adapters.single import SingleEnv
+from shoal.rows.arena import Arena
+from shoal.stepping.block import Block, build_envs, close_all, names_of
+from shoal.stepping.env_faults import Guard
+from shoal.stepping.row_slice import Infos, Run
+from shoal.vector.options import Options, autoreset, creators_of
 from shoal.vector.spaces import ObservationMode, UnitFacts, combine
+from shoal.vector.vec import VectorEnv
 
 
 class Serial(VectorEnv):

@@ -14,10 +14,10 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
-from shoal._core._faults import Guard
-from shoal.emulation import SingleEnv
+from shoal.adapters.single import SingleEnv
 from shoal.errors import ArgumentError, ArgumentTypeError, SpaceError, SpaceKindMismatch, SpaceMismatch
-from shoal.layout import Layout
+from shoal.rows.layout import Layout
+from shoal.stepping.env_faults import Guard
 
 ObservationMode = str | tuple[Space[Any], Space[Any]]
 

@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from shoal.buffers import Arena
 from shoal.errors import ArgumentError
+from shoal.rows.arena import Arena
 
 
 def report(

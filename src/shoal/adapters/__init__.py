@@ -1,0 +1,1 @@
+"""Any env behind one interface: Gymnasium, PettingZoo, old gym, and `shoal.Env` with its rows in place."""

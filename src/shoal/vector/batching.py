@@ -1,0 +1,116 @@
+"""How many envs a batch has: the arguments that say so, checked together."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.adapters.single import Creator
+from shoal.errors import ArgumentError
+from shoal.processes.placement import Plan, plan_async, plan_sync
+from shoal.vector.options import creators_of
+
+
+def is_async(env: Any, num_envs: Any, batch_size: Any, surplus_envs: Any, mode: Any) -> bool:
+    """Whether these arguments ask for an asynchronous vec. Whether they can work is not asked here."""
+    if mode is not None:
+        return bool(mode == "async")
+    asked = num_envs if num_envs is not None else len(env) if isinstance(env, Sized) else 1
+    try:
+        return bool(surplus_envs > 0 or (batch_size is not None and batch_size < asked))
+    except TypeError:
+        return False
+
+
+@dataclass(frozen=True)
+class Batching:
+    """The creators of a vec, and how many of them make a batch.
+
+    Attributes:
+        creators: All of them.
+        batch_size: How many make a batch.
+        order: Of an asynchronous vec; None if it is not.
+        parent_steps: Whether this process steps a share.
+    """
+
+    creators: list[Creator]
+    batch_size: int
+    order: str | None
+    parent_steps: bool
+
+    @classmethod
+    def of(
+        cls,
+        env: Any,
+        num_envs: Any,
+        batch_size: Any,
+        surplus_envs: Any,
+        mode: Any,
+        order: Any,
+        *,
+        parent_steps: bool,
+    ) -> Batching:
+        """Check what a user passed.
+
+        Raises:
+            ArgumentError: If something cannot work, or not together.
+        """
+        creators = creators_of(env, num_envs)
+        asked = len(creators)
+        if not _whole(surplus_envs) or surplus_envs < 0:
+            raise ArgumentError(f"surplus_envs: expected an integer from 0 on, got {surplus_envs!r}")
+        if batch_size is not None and (not _whole(batch_size) or not 1 <= batch_size <= asked):
+            raise ArgumentError(
+                f"batch_size: expected an integer from 1 to {asked}, the number of envs asked for, "
+                f"got {batch_size!r}"
+            )
+        if mode not in (None, "sync", "async"):
+            raise ArgumentError(f"mode: expected 'sync', 'async' or None, got {mode!r}")
+        if order not in ("fifo", "ready"):
+            raise ArgumentError(f"order: expected 'fifo' or 'ready', got {order!r}")
+        if surplus_envs and not callable(env):
+            raise ArgumentError(
+                "surplus_envs: expected one creator, of which more can be made, got a list of them. Add "
+                "creators to the list instead, and pass batch_size"
+            )
+        batch = asked if batch_size is None else int(batch_size)
+        parts_only = batch < asked or surplus_envs > 0
+        if mode == "sync" and parts_only:
+            raise ArgumentError(
+                "mode: a synchronous vec has all envs in a batch. Drop mode='sync', or batch_size and "
+                "surplus_envs"
+            )
+        asynchronous = mode == "async" or parts_only
+        if asynchronous and parent_steps:
+            raise ArgumentError(
+                "parent_steps: cannot be combined with an asynchronous vec, where this process does not "
+                "wait. Drop it, or batch_size, surplus_envs and mode"
+            )
+        if not asynchronous and order != "fifo":
+            raise ArgumentError(
+                "order: a synchronous vec returns all envs at once. Pass batch_size, surplus_envs or "
+                "mode='async'"
+            )
+        return cls(
+            creators + creators[:1] * int(surplus_envs), batch, order if asynchronous else None, parent_steps
+        )
+
+    def plan(self, num_workers: Any, envs_per_worker: Any, cores: int) -> Plan:
+        """Who steps which of them.
+
+        Raises:
+            ArgumentError: If that cannot be done.
+        """
+        count = len(self.creators)
+        if self.order is None:
+            return plan_sync(count, num_workers, envs_per_worker, cores, parent_steps=self.parent_steps)
+        return plan_async(
+            count, num_workers, envs_per_worker, cores, batch_size=self.batch_size, order=self.order
+        )
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -1,0 +1,130 @@
+"""What a user passes (creators, mode, seeds, masks), checked and in one form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from shoal.adapters.single import Creator, is_env
+from shoal.errors import ArgumentError, ArgumentTypeError
+from shoal.vector.spaces import ObservationMode
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every backend can be asked for, whatever its envs are; `shoal.Serial` says what each means."""
+
+    autoreset_mode: AutoresetMode
+    flat: bool
+    copy: bool
+    seed: int | None
+    episode_stats: bool
+    observation_mode: ObservationMode
+    rows_as_envs: bool
+
+
+def creators_of(env: Any, num_envs: Any) -> list[Creator]:
+    """One creator per env.
+
+    Raises:
+        ArgumentError: On an instance instead of a creator, or counts that do not fit.
+    """
+    whole = isinstance(num_envs, (int, np.integer)) and not isinstance(num_envs, bool)
+    if num_envs is not None and (not whole or num_envs < 1):
+        raise ArgumentError(f"num_envs: expected a positive integer, got {num_envs!r}")
+    if callable(env) and not is_env(env):
+        return [env] * (1 if num_envs is None else int(num_envs))
+    creators = list(env) if isinstance(env, Iterable) and not isinstance(env, (str, Mapping)) else [env]
+    for creator in creators:
+        if is_env(creator):
+            raise ArgumentTypeError(
+                f"env: expected something that makes envs, got one {type(creator).__name__} that is made "
+                "already. Pass a class, or wrap it: lambda: make_my_env()."
+            )
+        if not callable(creator):
+            hint = f". Names are for shoal.make({creator!r}, ...)" if isinstance(creator, str) else ""
+            raise ArgumentTypeError(f"env: expected a creator or a list of creators, got {creator!r}{hint}")
+    if not creators:
+        raise ArgumentError("env: expected at least one creator, got an empty list")
+    if num_envs is not None and num_envs != len(creators):
+        raise ArgumentError(
+            f"num_envs: expected {len(creators)}, the length of the list of creators, got {num_envs}"
+        )
+    return creators
+
+
+def autoreset(mode: AutoresetMode | str) -> AutoresetMode:
+    """The mode, given as itself, by its value ("NextStep") or by its name ("NEXT_STEP").
+
+    Raises:
+        ArgumentError: If there is no such mode.
+    """
+    if isinstance(mode, str) and mode in AutoresetMode.__members__:
+        return AutoresetMode[mode]
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        known = ", ".join(repr(m.value) for m in AutoresetMode)
+        raise ArgumentError(f"autoreset_mode: expected one of {known}, got {mode!r}") from None
+
+
+def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
+    """One seed per env: counted up from an integer, or as a list gives them.
+
+    Raises:
+        ArgumentError: On anything but an integer, a sequence of the right length or None.
+    """
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, (int, np.integer)):
+        return [int(seed) + i for i in range(num_envs)]
+    try:
+        seeds = list(seed)
+    except TypeError:
+        kind = type(seed).__name__
+        raise ArgumentTypeError(f"seed: expected an integer, a list or None, got {kind}") from None
+    for each in seeds:
+        if each is not None and not isinstance(each, (int, np.integer)):
+            raise ArgumentTypeError(f"seed: expected integers, got {each!r}")
+    if len(seeds) != num_envs:
+        raise ArgumentError(f"seed: expected one for each of {num_envs} envs, got {len(seeds)}")
+    return [None if each is None else int(each) for each in seeds]
+
+
+def reset_mask_of(
+    options: dict[str, Any] | None, num_envs: int, stride: int = 1
+) -> tuple[NDArray[np.bool_], dict[str, Any] | None]:
+    """The envs to reset, and the options that are for the envs themselves; `options` is not changed.
+
+    Args:
+        options: As the caller gave them.
+        num_envs: Entries that the mask must have.
+        stride: How many neighbouring entries are the agents of one env.
+
+    Raises:
+        ArgumentError: If the mask is none, or splits an env.
+    """
+    if not isinstance(options, Mapping) or "reset_mask" not in options:
+        return np.ones(num_envs // stride, np.bool_), options
+    rest = {key: value for key, value in options.items() if key != "reset_mask"}
+    mask = options["reset_mask"]
+    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+        got = mask.dtype if isinstance(mask, np.ndarray) else type(mask).__name__
+        raise ArgumentTypeError(f"reset_mask: expected a NumPy array of bool, got {got}")
+    if mask.shape != (num_envs,):
+        raise ArgumentError(f"reset_mask: expected shape ({num_envs},), got {mask.shape}")
+    if not mask.any():
+        raise ArgumentError("reset_mask: expected at least one True, got none")
+    by_env = mask.reshape(-1, stride)
+    split = by_env.any(1) != by_env.all(1)
+    if split.any():
+        raise ArgumentError(
+            "reset_mask: agents of one env can only be reset together, got a mask that splits env "
+            f"{int(split.argmax())}"
+        )
+    return by_env[:, 0].copy(), rest
