@@ -60,9 +60,9 @@ test-asan: $(ASAN_VENV)/.ready $(KERNELS) ## Run the tests marked `core` with Ad
 
 # ThreadSanitizer cannot start where the kernel scatters addresses wider than it expects, so that is switched off
 # if the machine allows it.
-test-tsan: build/handshake_test build/pool_test ## Run the core's handshake and pool on threads, with ThreadSanitizer
+test-tsan: build/handshake_test build/thread_pool_test ## Run the core's handshake and pool on threads, with ThreadSanitizer
 	@fixed="setarch $$(uname -m) -R"; $$fixed true 2>/dev/null || fixed=; export TSAN_OPTIONS=halt_on_error=1; \
-	$$fixed ./build/handshake_test && $$fixed ./build/pool_test
+	$$fixed ./build/handshake_test && $$fixed ./build/thread_pool_test
 
 lint: $(VENV)/.ready-dev ## Check style, format and types
 	@$(PY) -m ruff check
@@ -122,6 +122,7 @@ $(ASAN_VENV)/.ready: $(VENV)/.ready-dev
 	@touch $@
 
 # Straight from the compiler: it has nothing to do with Python.
-build/%_test: core/tests/%_test.cpp $(addprefix core/include/shoal/,crash.hpp handshake.hpp quiet_threads.hpp seats.hpp pool.hpp)
+build/%_test: core/tests/%_test.cpp $(addprefix core/include/shoal/,handshake/handshake.hpp handshake/core_placement.hpp threads/crash.hpp \
+  threads/masked_signals.hpp threads/thread_pool.hpp)
 	@mkdir -p $(@D)
 	@$(CXX) -std=c++17 -O1 -g -fsanitize=thread -Wall -Wextra -Wpedantic -Werror -pthread -I core/include $< -o $@

@@ -1,13 +1,12 @@
-"""Knights, archers and zombies: a vec of many agents beside two processes that step the game alone, in turns.
+"""Measure knights, archers and zombies: vecs of many agents beside two processes that step the game alone.
 
     .venv/bin/python benchmarks/agents.py
 
-Counted are steps of the game. Episodes end in the same step in which they begin anew, in all of them.
+Steps of the game are counted. All contestants reset a game in the step in which it ends.
 """
 
 from __future__ import annotations
 
-import time
 from multiprocessing import Pipe, Process
 from multiprocessing.connection import Connection
 from statistics import median
@@ -16,13 +15,15 @@ from typing import Any
 import numpy as np
 import pettingzoo
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
+from turns import compare, shown
 
 import shoal
+from shoal.cli._loops import Slice, Timed, Vector
 
 GAME, NAME, CHOICES = "butterfly/knights_archers_zombies-v11", "pettingzoo-knights-archers-zombies", 6
 NUM_ENVS, AGENTS, TURNS, SECONDS = 16, 4, 30, 0.3
+LIMIT = "two bare processes"
 VECS: dict[str, dict[str, Any]] = {
     "shoal.Multiprocessing": {"num_workers": 2},
     "shoal.Multiprocessing parent": {"num_workers": 1, "parent_steps": True},
@@ -31,63 +32,66 @@ VECS: dict[str, dict[str, Any]] = {
 }
 
 
-def bare(seed: int, line: Connection) -> None:
-    """One game, without a vec: steps for a while whenever it is told to."""
+def play(seed: int, line: Connection) -> None:
+    """Step one game without a vec: run a slice for each time that is received."""
     env = pettingzoo.make("parallel", GAME)
     env.reset(seed=seed)
+
+    def step(actions: Any) -> None:
+        env.step(dict(zip(env.agents, actions, strict=False)))
+        if not env.agents:
+            env.reset()
+
     choices = np.random.default_rng(seed).integers(CHOICES, size=(10_000, AGENTS))
-    count = 0
-    while line.recv():
-        begun, before = time.perf_counter(), count
-        while time.perf_counter() < begun + SECONDS:
-            env.step(dict(zip(env.agents, choices[count % 10_000], strict=False)))
-            count += 1
-            if not env.agents:
-                env.reset()
-        line.send((count - before) / (time.perf_counter() - begun))
+    timed = Timed(Vector(step, 1, counts_resets=False), choices)
+    timed.warm_up()
+    while seconds := line.recv():
+        timing = timed.slice(seconds)
+        line.send((timing.steps, timing.seconds))
 
 
-def rate(vec: shoal.VectorEnv, actions: np.ndarray) -> float:
-    """Steps of the game per second, for a while."""
-    begun, count = time.perf_counter(), 0
-    step = vec.step if vec.batch_size == vec.num_envs else lambda chosen: (vec.recv(), vec.send(chosen))
-    while time.perf_counter() < begun + SECONDS:
-        step(actions[count % len(actions)])
-        count += 1
-    return count * vec.batch_size / (time.perf_counter() - begun)
+class TwoProcesses:
+    """Step two games at the same time, each in its own process."""
+
+    def __init__(self) -> None:
+        self.lines = []
+        for seed in range(2):
+            ours, theirs = Pipe()
+            Process(target=play, args=(seed, theirs), daemon=True).start()
+            self.lines.append(ours)
+
+    def warm_up(self) -> None:
+        """Do nothing: the processes warm up by themselves."""
+
+    def slice(self, seconds: float) -> Slice:
+        for line in self.lines:
+            line.send(seconds)
+        return Slice.of(*[line.recv() for line in self.lines])
+
+    def close(self) -> None:
+        for line in self.lines:
+            line.send(0.0)
+
+
+def make(options: dict[str, Any]) -> Timed:
+    vec = shoal.make(NAME, NUM_ENVS, autoreset_mode="SameStep", copy=False, **options)
+    rows = vec.batch_size * vec.agents_per_env
+    is_async = vec.batch_size < NUM_ENVS
+    (vec.async_reset if is_async else vec.reset)(seed=0)
+    step = (lambda actions: (vec.recv(), vec.send(actions))) if is_async else vec.step
+    loop = Vector(step, vec.batch_size, counts_resets=False, close=vec.close)
+    return Timed(loop, np.random.default_rng(0).integers(CHOICES, size=(1000, rows)))
 
 
 def main() -> None:
     """Measure and print."""
-    lines, workers = [], []
-    for seed in range(2):
-        ours, theirs = Pipe()
-        workers.append(Process(target=bare, args=(seed, theirs), daemon=True))
-        workers[-1].start()
-        lines.append(ours)
-    vecs, actions = {}, {}
-    for name, options in VECS.items():
-        vec = shoal.make(NAME, NUM_ENVS, autoreset_mode="SameStep", copy=False, **options)
-        rows = vec.batch_size * vec.agents_per_env
-        vecs[name] = vec
-        actions[name] = np.random.default_rng(0).integers(CHOICES, size=(1000, rows))
-        (vec.async_reset if vec.batch_size < NUM_ENVS else vec.reset)(seed=0)
-    found: dict[str, list[float]] = {"two bare processes": [], **{name: [] for name in VECS}}
-    for _ in track(range(TURNS), "taking turns", transient=True):
-        for line in lines:
-            line.send(True)
-        found["two bare processes"].append(sum(line.recv() for line in lines))
-        for name, vec in vecs.items():
-            found[name].append(rate(vec, actions[name]))
-    for line in lines:
-        line.send(False)
-    for vec in vecs.values():
-        vec.close()
+    contestants: dict[str, Any] = {LIMIT: TwoProcesses()}  # first: its processes are forked without any vec
+    contestants |= {name: make(options) for name, options in VECS.items()}
+    outcome = compare(contestants, SECONDS, shown(TURNS))
     table = Table("contestant", "steps/s", "of two bare processes")
-    limit = found["two bare processes"]
-    for name, rates in found.items():
-        share = median(ours / theirs for ours, theirs in zip(rates, limit, strict=True))
-        table.add_row(name, f"{median(rates):,.0f}", f"{share:.2f}")
+    for name in contestants:
+        share = median(outcome.ratios(name, LIMIT))
+        table.add_row(name, f"{median(outcome.rates(name)):,.0f}", f"{share:.2f}")
     Console().print(table)
 
 

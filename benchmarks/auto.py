@@ -1,10 +1,10 @@
-"""What ``backend="auto"`` chooses, beside the better of Serial and Multiprocessing, quiet and busy.
+"""Compare what ``backend="auto"`` chooses with the better of Serial and Multiprocessing, quiet and busy.
 
     .venv/bin/python benchmarks/auto.py [--seconds 4] [--choices 5] [--envs 1 4 16 64 256]
 
 For each env, number of envs and load: Serial and Multiprocessing take turns in slices, and the median rate of
 the backend that was chosen is divided by that of the better one. The choice is made several times, and the
-worst one counts. "Busy" is two processes beside it that never rest.
+worst one counts. "Busy" means that two other processes use all the time of the cores they get.
 """
 
 from __future__ import annotations
@@ -17,26 +17,29 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from statistics import median
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
+from turns import compare
 
 import shoal
+from shoal.cli._loops import Timed, Vector
+from shoal.cli._turns import turns_for
 from shoal.testing import SentinelEnv
 
 SLICE = 0.1  # seconds
 
 
 class Silent(SentinelEnv):
-    """A step that costs next to nothing, without infos."""
+    """Cost next to nothing, without infos."""
 
     def step(self, action):
         return *super().step(action)[:4], {}
 
 
 class Working(SentinelEnv):
-    """A step of about a millisecond: a fixed amount of work, however long it takes."""
+    """Do a fixed amount of work in each step, about a millisecond."""
 
     def step(self, action):
         total = 0
@@ -55,32 +58,19 @@ ENVS = {
 
 
 def rates(name: str, num_envs: int, seconds: float) -> dict[str, float]:
-    """Median steps per second of both backends, in turns."""
-    vecs = {b: shoal.make(ENVS[name], num_envs, backend=b, copy=False) for b in ("serial", "multiprocessing")}
-    found: dict[str, list[float]] = {backend: [] for backend in vecs}
-    try:
-        space = vecs["serial"].action_space
-        batches = [space.sample() for _ in range(16)]
-        for vec in vecs.values():
-            vec.reset(seed=0)
-            vec.step(batches[0])
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end or len(found["serial"]) < 3:
-            for backend, vec in vecs.items():
-                begun, steps = time.perf_counter(), 0
-                while (taken := time.perf_counter() - begun) < SLICE:
-                    for batch in batches[: max(1, 64 // num_envs)]:
-                        vec.step(batch)
-                        steps += num_envs
-                found[backend].append(steps / taken)
-    finally:
-        for vec in vecs.values():
-            vec.close()
-    return {backend: float(np.median(values)) for backend, values in found.items()}
+    """Return the median steps per second of both backends, which take turns."""
+    contestants = {}
+    for backend in ("serial", "multiprocessing"):
+        vec = shoal.make(ENVS[name], num_envs, backend=backend, copy=False)
+        vec.reset(seed=0)
+        loop = Vector(vec.step, num_envs, counts_resets=False, close=vec.close)
+        contestants[backend] = Timed(loop, [vec.action_space.sample() for _ in range(16)])
+    outcome = compare(contestants, SLICE, turns_for(seconds, at_least=3))
+    return {backend: median(outcome.rates(backend)) for backend in contestants}
 
 
 def choices(name: str, num_envs: int, times: int) -> Counter[str]:
-    """What is chosen, several times."""
+    """Count how often each backend is chosen."""
     found: Counter[str] = Counter()
     for _ in range(times):
         with shoal.make(ENVS[name], num_envs) as vec:
@@ -90,7 +80,7 @@ def choices(name: str, num_envs: int, times: int) -> Counter[str]:
 
 @contextmanager
 def load(processes: int) -> Iterator[None]:
-    """So many processes that never rest."""
+    """Run processes that use all the time of the cores they get."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         time.sleep(0.5 if busy else 0)

@@ -1,16 +1,18 @@
-"""Medians, paired ratios and costs, from slices."""
+"""Compute medians, ratios and costs from slices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
+from interleave import Measured
+
+from shoal.cli._turns import quartiles
 
 ONE_PROCESS, TWO_PROCESSES, SYNC = "bare", "bare x2", "gymnasium Sync"
 REFERENCES = (ONE_PROCESS, TWO_PROCESSES, SYNC)
 
-# What is switched on, the contestant with it, and the one without.
+# The option, the contestant with it, and the contestant without it.
 COSTS = (
     ("copy=True", "shoal.Serial copy", "shoal.Serial"),
     ("episode_stats=True", "shoal.Serial stats", "shoal.Serial"),
@@ -19,56 +21,37 @@ COSTS = (
     ("Gymnasium: an info at every step", "gymnasium Sync@null-info", "gymnasium Sync"),
 )
 
-# Where an env takes time of its own, its swings hide what these cost.
+# In envs that take time themselves, the variation of that time hides these costs.
 COST_ENVS = ("null", "null-info", "nested", "frame")
 
-Rates = dict[tuple[int, int], float]
 
-
-def spread(values: Iterable[float]) -> dict[str, float] | None:
-    """The median and the quartiles around it."""
-    values = list(values)
+def spread(values: Sequence[float]) -> dict[str, float] | None:
+    """Return the median, the quartiles and the number of values; None if there are no values."""
     if not values:
         return None
-    low, median, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
+    low, median, high = quartiles(values)
     return {"median": median, "low": low, "high": high, "pairs": len(values)}
 
 
-def rates_of(slices: Iterable[dict[str, Any]]) -> dict[str, Rates]:
-    """Steps per second by contestant, then by round and cycle."""
-    rates: dict[str, Rates] = {}
-    for piece in slices:
-        rates.setdefault(piece["contestant"], {})[piece["round"], piece["cycle"]] = piece["rate"]
-    return rates
-
-
-def paired_ratios(ours: Rates, theirs: Rates) -> list[float]:
-    """One ratio for each cycle that both have run."""
-    return [ours[turn] / theirs[turn] for turn in ours if turn in theirs]
-
-
-def figures(measured: dict[str, Any]) -> dict[str, Any]:
-    """For each contestant of a case its rate and its ratios to the references."""
-    rates = rates_of(measured["slices"])
-    result = {}
-    for label in measured["contestants"]:
-        if label in measured["errors"] or label not in rates:
-            continue
-        ratios = {name: spread(paired_ratios(rates[label], rates.get(name, {}))) for name in REFERENCES}
-        result[label] = {"steps_per_second": spread(rates[label].values()), "ratios": ratios}
+def figures(measured: Measured) -> dict[str, Any]:
+    """Return the rate of each contestant and its ratios to the references."""
+    outcome, result = measured.outcome, {}
+    for label in (entry.label for entry in measured.case.entries):
+        if rates := outcome.rates(label):
+            ratios = {name: spread(outcome.ratios(label, name)) for name in REFERENCES}
+            result[label] = {"steps_per_second": spread(rates), "ratios": ratios}
     return result
 
 
-def costs(measured: dict[str, Any]) -> list[dict[str, Any]]:
-    """What an option costs: differences of time per step in the same cycle."""
-    rates = rates_of(measured["slices"]) if measured["env"] in COST_ENVS else {}
+def costs(measured: Measured) -> list[dict[str, Any]]:
+    """Return what options cost: differences of time per step within a cycle."""
+    if measured.case.env not in COST_ENVS:
+        return []
     result = []
     for name, dearer, cheaper in COSTS:
-        if dearer not in rates or cheaper not in rates:
-            continue
-        with_it, without = rates[dearer], rates[cheaper]
-        differences = [1 / with_it[turn] - 1 / without[turn] for turn in with_it if turn in without]
-        per_step = spread(1e9 * difference for difference in differences)
-        per_vector_step = spread(1e6 * measured["num_envs"] * difference for difference in differences)
-        result.append({"name": name, "ns_per_step": per_step, "us_per_vector_step": per_vector_step})
+        seconds = [1 / with_it - 1 / without for with_it, without in measured.outcome.pairs(dearer, cheaper)]
+        if seconds:
+            per_step = spread([1e9 * each for each in seconds])
+            per_vector_step = spread([1e6 * measured.case.num_envs * each for each in seconds])
+            result.append({"name": name, "ns_per_step": per_step, "us_per_vector_step": per_vector_step})
     return result

@@ -1,13 +1,14 @@
-"""The order of a measurement: rounds of fresh processes, in them cycles, in those a slice of everybody.
+"""Run a measurement in rounds of cycles.
 
-The speed of a shared machine changes by a factor of two within seconds. Slices are short and a ratio is only
-ever taken between slices of the same cycle, so that both sides have seen the same machine.
+A round starts fresh processes. A cycle is a slice of each contestant; ratios are taken within a cycle only.
+`shoal.cli._turns` runs the cycles, as it does for `shoal bench`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from guard import Guard
 from process import ContestantFailed, Runner
 from progress import Progress
 from registry import CONTESTANTS
+
+from shoal.cli._turns import Outcome
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured together: an env, a number of envs, and who runs it."""
+    """An env, a number of envs, and the contestants that are measured together with them."""
 
     env: str
     num_envs: int
@@ -39,7 +42,7 @@ class Case:
 
     @property
     def running(self) -> list[Entry]:
-        """Those that can run their env at all."""
+        """Return the entries whose contestant can run its env."""
         return [entry for entry in self.entries if CONTESTANTS[entry.contestant].runs(entry.env)]
 
 
@@ -51,41 +54,28 @@ class Settings:
 
 
 @dataclass
-class Slice:
-    """One timed slice: `rate` is the sum over a contestant's processes, each by its own clock."""
-
-    round: int
-    cycle: int
-    contestant: str
-    steps: int
-    seconds: float
-    rate: float
-
-
-@dataclass
 class Measured:
-    """All of a case: its slices, and what went wrong, each by the label of its entry."""
+    """The result of a case: its slices, failures and facts, by the label of the entry."""
 
     case: Case
-    slices: list[Slice] = field(default_factory=list)
+    cycles: int
+    outcome: Outcome = field(default_factory=Outcome)
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
+        slices = [
+            {"round": turn // self.cycles, "cycle": turn % self.cycles, "contestant": label, **asdict(piece)}
+            for turn, pieces in enumerate(self.outcome.turns)
+            for label, piece in pieces.items()
+        ]
         return {
             "env": self.case.env,
             "num_envs": self.case.num_envs,
             "contestants": [entry.label for entry in self.case.entries],
             "facts": self.facts,
-            "errors": self.errors,
-            "slices": [asdict(piece) for piece in self.slices],
+            "errors": self.outcome.failures,
+            "slices": slices,
         }
-
-
-def rotated(entries: Sequence[Entry], cycle: int) -> list[Entry]:
-    """Nobody runs always first, or always after the same one who leaves the caches cold."""
-    direction = 1 if cycle % 2 == 0 else -1
-    return [entries[(cycle + direction * turn) % len(entries)] for turn in range(len(entries))]
 
 
 def measure(
@@ -95,36 +85,37 @@ def measure(
     guard: Guard,
     progress: Progress,
 ) -> Measured:
-    """Measure a case. `pythons` gives a contestant's interpreter and where further packages of it lie."""
-    measured = Measured(case)
-    entries = case.running
+    """Measure a case.
+
+    Args:
+        case: What to measure.
+        settings: Rounds, cycles and the length of a slice.
+        pythons: Returns the interpreter of an environment, and folders with further packages for it.
+        guard: Kills the processes if this process is killed.
+        progress: Called before each start and each slice.
+    """
+    measured = Measured(case, settings.cycles)
+    outcome = measured.outcome
     for round_ in range(settings.rounds):
         runners: dict[str, Runner] = {}
         try:
-            for entry in entries:
+            for entry in case.running:
                 progress(case, round_, None, f"starting {entry.label}")
-                if entry.label in measured.errors:
-                    continue
                 try:
-                    runners[entry.label] = _start(entry, case.num_envs, pythons, guard)
-                    measured.facts[entry.label] = runners[entry.label].facts
+                    if entry.label not in outcome.failures:
+                        runners[entry.label] = _start(entry, case.num_envs, pythons, guard)
+                        measured.facts[entry.label] = runners[entry.label].facts
                 except ContestantFailed as error:
-                    measured.errors[entry.label] = str(error)
+                    outcome.fail(entry.label, error)
+                if entry.label not in runners:
+                    progress.turn += settings.cycles  # the slices that it will not run
             for cycle in range(settings.cycles):
-                for entry in rotated(entries, cycle):
-                    progress(case, round_, cycle, entry.label)
-                    if entry.label not in runners:
-                        continue
-                    try:
-                        parts = runners[entry.label].slice(settings.slice_seconds)
-                    except ContestantFailed as error:
-                        measured.errors[entry.label] = str(error)
-                        runners.pop(entry.label).end()
-                        continue
-                    measured.slices.append(_slice(round_, cycle, entry.label, parts))
+                outcome.take_turn(
+                    runners, settings.slice_seconds, show=partial(progress, case, round_, cycle)
+                )
         finally:
             for runner in runners.values():
-                runner.end()
+                runner.close()
     return measured
 
 
@@ -141,9 +132,3 @@ def _start(
         "more_packages": more_packages,
     }
     return Runner(python, config, contestant.processes, guard)
-
-
-def _slice(round_: int, cycle: int, label: str, parts: list[tuple[int, float]]) -> Slice:
-    steps = sum(steps for steps, _ in parts)
-    rate = sum(steps / seconds for steps, seconds in parts)
-    return Slice(round_, cycle, label, steps, max(seconds for _, seconds in parts), rate)

@@ -41,15 +41,16 @@ QUICKEST = {"num_envs": 64, "total_steps": 300_000}
 SOLVED = 475
 
 
-def median(values: list[float]) -> str:
-    return f"{statistics.median(values):,.1f} ({min(values):,.1f} to {max(values):,.1f})"
+def median(values: list[float], digits: int = 1) -> str:
+    middle, low, high = (f"{each(values):,.{digits}f}" for each in (statistics.median, min, max))
+    return f"{middle} ({low} to {high})"
 
 
 # -- rate ----------------------------------------------------------------------------------------------------
 
 
 def passes(threads: int | None, settings: dict[str, Any], *, lstm: bool = False) -> float:
-    """Sample passes a second, everything included."""
+    """Measure sample passes per second, rollouts included."""
     config = PPOConfig(total_steps=400_000, lstm=lstm, torch_threads=threads, **settings)
     rates: list[float] = []
     with PPO(COMPILED, config) as ppo:
@@ -58,7 +59,7 @@ def passes(threads: int | None, settings: dict[str, Any], *, lstm: bool = False)
 
 
 def limit(threads: int, minibatch_size: int) -> float:
-    """The same passes in bare torch: one network, one minibatch again and again, PPO's loss, clip, Adam."""
+    """Measure the same passes in bare torch: one network, one repeated minibatch, PPO's loss, clip, Adam."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     net = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3))
@@ -90,28 +91,24 @@ def rate(rounds: int) -> None:
         for _ in range(rounds):
             found["MLP"].append(passes(threads, RATE))
             found["torch's own limit"].append(limit(threads, RATE["minibatch_size"]))
-            # By default an LSTM has all cores, and torch one: its waiting threads would be in the way.
+            # By default an LSTM uses all cores and torch one: torch's waiting threads would slow it down.
             found["LSTM"].append(passes(1 if threads == 1 else None, RATE, lstm=True))
         for name, values in found.items():
             print(f"{threads} torch threads, {name}: {median([value / 1000 for value in values])} k passes/s")
         for name, one, other in (("MLP / limit", "MLP", "torch's own limit"), ("LSTM / MLP", "LSTM", "MLP")):
             ratios = [a / b for a, b in zip(found[one], found[other], strict=True)]
-            low, high = min(ratios), max(ratios)
-            print(
-                f"{threads} torch threads, {name}: {statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})"
-            )
+            print(f"{threads} torch threads, {name}: {median(ratios, digits=2)}")
     pairs = [(passes(None, {}), passes(None, {}, lstm=True)) for _ in range(rounds)]
     print(f"default settings, MLP: {median([mlp / 1000 for mlp, _ in pairs])} k passes/s")
     ratios = [lstm / mlp for mlp, lstm in pairs]
-    low, high = min(ratios), max(ratios)
-    print(f"default settings, LSTM / MLP: {statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})")
+    print(f"default settings, LSTM / MLP: {median(ratios, digits=2)}")
 
 
 # -- beside Stable-Baselines3 --------------------------------------------------------------------------------
 
 
 def sb3(steps: int, seed: int, callback: Any = None) -> float:
-    """Seconds, with the RL zoo's settings."""
+    """Train with the RL zoo's settings; return the seconds."""
     with contextlib.redirect_stderr(io.StringIO()):
         import stable_baselines3
         from stable_baselines3.common.env_util import make_vec_env
@@ -158,7 +155,7 @@ def zoo(rounds: int) -> None:
 
 
 def seconds_to_solve(seed: int) -> tuple[float, int]:
-    """Of training, and steps."""
+    """Train until solved; return the seconds and the steps."""
     with PPO(COMPILED, PPOConfig(seed=seed, **QUICKEST)) as ppo:
 
         def stop(update: Any) -> None:
@@ -228,7 +225,7 @@ def watch(rounds: int) -> None:
 
 
 class NoVelocities(gymnasium.ObservationWrapper):
-    """CartPole as a picture would show it: where cart and pole are, not how fast they move."""
+    """CartPole without velocities: an observation has only the positions of cart and pole."""
 
     def __init__(self) -> None:
         super().__init__(gymnasium.make("CartPole-v1"))
@@ -273,14 +270,14 @@ def score(names: list[str], seeds: int) -> None:
 
 
 def atari_rate(steps: int) -> float:
-    """Of all steps, from the first reset on: as CleanRL's script counts."""
+    """Measure steps per second from the first reset on, as CleanRL's script does."""
     with PPO("atari-pong", PPOConfig.for_env("atari-pong", total_steps=steps)) as ppo:
         begun = time.perf_counter()
         return ppo.train().steps / (time.perf_counter() - begun)
 
 
 def cleanrl_rate(script: str, steps: int) -> float:
-    """What it says last, of all its steps."""
+    """Run CleanRL's script; return the last rate that it prints, which is over all steps."""
     command = [sys.executable, script, "--env-id", "PongNoFrameskip-v4", "--total-timesteps", str(steps)]
     done = subprocess.run([*command, "--no-cuda"], capture_output=True, text=True, check=True)
     return float(re.findall(r"SPS: (\d+)", done.stdout)[-1])

@@ -1,9 +1,9 @@
-"""What a process pool costs beside its envs: time per vector step, idle time, memory, time to start.
+"""Measure what a process pool costs beside its envs: time per vector step, idle time, memory, time to start.
 
     .venv/bin/python benchmarks/pool.py
 
-Time per vector step is what `stats()` calls signal: from the moment the slowest worker (and the parent, if it
-steps a share) has done its work to the moment the parent knows. Memory is that of `/proc/PID/smaps_rollup`.
+Time per vector step is `seconds_signal` of `stats()`: from the end of the slowest worker's work (and of the
+parent's, if it steps a share) until the parent notices. Memory is read from `/proc/PID/smaps_rollup`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
+from turns import compare, shown
 
 import shoal
+from shoal.cli._loops import Slice, Timed, Vector
+from shoal.cli._turns import quartiles
 
 CREATE = partial(gymnasium.make, "CartPole-v1")
 POOLS = {
@@ -40,25 +43,31 @@ input()
 """
 
 
+class Signalling(Timed):
+    """Step a pool; count vector steps and the seconds of `seconds_signal`, and not those of the clock."""
+
+    def __init__(self, num_envs: int, options: dict[str, Any]) -> None:
+        self.vec = shoal.Multiprocessing(CREATE, num_envs, copy=False, **options)
+        self.vec.reset(seed=0)
+        loop = Vector(self.vec.step, num_envs, counts_resets=False, close=self.vec.close)
+        super().__init__(loop, list(np.random.default_rng(0).integers(2, size=(64, num_envs))))
+
+    def slice(self, seconds: float) -> Slice:
+        before, timing, after = self.vec.stats(), super().slice(seconds), self.vec.stats()
+        if seconds == 0:  # `warm_up` needs the clock
+            return timing
+        steps, signal = (after[key] - before[key] for key in ("vector_steps", "seconds_signal"))
+        return Slice.of((steps, signal))
+
+
 def overheads(num_envs: int) -> dict[str, list[float]]:
-    """Microseconds per vector step, of each pool in turns."""
+    """Return the microseconds per vector step of each pool."""
     found: dict[str, list[float]] = {name: [] for name in POOLS}
-    actions = list(np.random.default_rng(0).integers(2, size=(64, num_envs)))
-    for _ in track(range(ROUNDS), f"{num_envs} envs", transient=True):
-        vecs = {name: shoal.Multiprocessing(CREATE, num_envs, copy=False, **o) for name, o in POOLS.items()}
-        for vec in vecs.values():
-            vec.reset(seed=0)
-        for _ in range(SLICES):
-            for name, vec in vecs.items():
-                before, end = vec.stats(), time.perf_counter() + SECONDS
-                while time.perf_counter() < end:
-                    for batch in actions[: max(1, 512 // num_envs)]:
-                        vec.step(batch)
-                after = vec.stats()
-                seconds = after["seconds_signal"] - before["seconds_signal"]
-                found[name].append(1e6 * seconds / (after["vector_steps"] - before["vector_steps"]))
-        for vec in vecs.values():
-            vec.close()
+    for _ in shown(ROUNDS, f"{num_envs} envs"):
+        pools = {name: Signalling(num_envs, options) for name, options in POOLS.items()}
+        outcome = compare(pools, SECONDS, range(SLICES))
+        for name in POOLS:
+            found[name] += [1e6 / rate for rate in outcome.rates(name)]
     return found
 
 
@@ -68,7 +77,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def megabytes(pid: int) -> tuple[float, float]:
-    """Resident, and what is its own share of it."""
+    """Return the resident memory, and the process's own share of it."""
     lines = dict(line.split()[:2] for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
     return int(lines["Rss:"]) / 1024, int(lines["Pss:"]) / 1024
 
@@ -78,8 +87,8 @@ def cpu_seconds(pids: list[int]) -> float:
 
 
 def footprint(num_envs: int) -> list[tuple[str, str]]:
-    """Idle time, memory and start of a pool with two workers."""
-    shoal.Multiprocessing(CREATE, 2, num_workers=2).close()  # the launcher is started once
+    """Measure start, idle time and memory of a pool with two workers."""
+    shoal.Multiprocessing(CREATE, 2, num_workers=2).close()  # starts the launcher, which all pools share
     begun = time.perf_counter()
     with shoal.Multiprocessing(CREATE, num_envs, num_workers=2) as vec:
         started = time.perf_counter() - begun
@@ -88,10 +97,10 @@ def footprint(num_envs: int) -> list[tuple[str, str]]:
             vec.step(np.zeros(num_envs, np.int64))
         workers = sorted(descendants(os.getpid()))[-2:]
         time.sleep(0.2)
-        everybody = [os.getpid(), *descendants(os.getpid())]
-        before = cpu_seconds(everybody)
+        processes = [os.getpid(), *descendants(os.getpid())]
+        before = cpu_seconds(processes)
         time.sleep(1)
-        idle = cpu_seconds(everybody) - before
+        idle = cpu_seconds(processes) - before
         worker = megabytes(workers[0])
     script = BARE.format(count=num_envs // 2)
     with subprocess.Popen(
@@ -113,7 +122,7 @@ def main() -> None:
     table = Table("pool", "envs", "us per vector step", "quartiles", title="Beside the slowest worker")
     for num_envs in (8, 64):
         for name, values in overheads(num_envs).items():
-            low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
+            low, median, high = quartiles(values)
             table.add_row(name, str(num_envs), f"{median:.1f}", f"{low:.1f} to {high:.1f}")
     console.print(table)
     table = Table("64 envs, 2 workers", "", title="Footprint")

@@ -1,8 +1,8 @@
-"""A contestant as the harness sees it: processes that stand still except when it is their turn.
+"""Start, stop and end the processes of a contestant, from the side of the harness.
 
-Guarantees: each process of a contestant leads a process group of its own, workers included. The group is
-stopped (SIGSTOP) whenever it is not its turn, so that workers that spin while idle cannot take a core from
-others. After `end` nothing of it is left, not even a zombie.
+Guarantees: each process of a contestant leads its own process group, which contains its workers. The group is
+stopped (SIGSTOP) between its slices, so that workers that spin while idle cannot take a core from others.
+After `close` none of these processes exists, not even as a zombie.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from typing import IO, Any
 
 from guard import Guard
 
+from shoal.cli._loops import Slice
+from shoal.cli._turns import Unfit
+
 START_TIMEOUT = 60.0
 SLICE_TIMEOUT = 20.0
-WARM_UP = 0.006  # seconds from being woken to the clock's start: caches and workers come back
+WARM_UP = 0.006  # seconds from SIGCONT to the start of the clock: caches fill, workers resume
 
-# One thread each, for everybody: contestants differ in how they use processes, not BLAS.
+# One thread for each contestant: they differ in how they use processes, not BLAS.
 SAME_FOR_ALL = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -37,12 +40,11 @@ SAME_FOR_ALL = {
     "CUDA_VISIBLE_DEVICES": "",
 }
 
-
 HERE = Path(__file__).parent
 
 
-class ContestantFailed(Exception):
-    """A contestant raised, died or did not answer; the message is one line, without this machine's paths."""
+class ContestantFailed(Unfit):
+    """A contestant raised, died or did not answer. The message is one line without paths of this machine."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message.replace(str(HERE.parent), ".").replace(str(Path.home()), "~"))
@@ -86,14 +88,14 @@ class Member:
             os.killpg(self.process.pid, number)
 
     def ask(self, **fields: Any) -> None:
-        with suppress(BrokenPipeError):  # it has died: `answer` will say so
+        with suppress(BrokenPipeError):  # the process has died; `answer` reports it
             os.write(self.requests, json.dumps(fields).encode() + b"\n")
 
     def answer(self, timeout: float, doing: str) -> dict[str, Any]:
         deadline = monotonic() + timeout
         while b"\n" not in self.unread:
             left = max(0.0, deadline - monotonic())
-            # Its death is watched too: workers it has forked may hold the pipe open.
+            # Watch the process too: its workers may keep the pipe open after its death.
             ready, _, _ = select.select([self.answers, self.death], [], [], left)
             if self.answers in ready:
                 received = os.read(self.answers, 65536)
@@ -113,7 +115,7 @@ class Member:
         self.signal(signal.SIGKILL)  # reaches stopped processes too
         self.process.wait()
         with suppress(ChildProcessError):
-            while True:  # its workers, which are this process's children by now
+            while True:  # its workers, which are children of this process now
                 os.waitpid(-self.process.pid, 0)
         self.guard.forget(self.process.pid)
         for descriptor in (self.requests, self.answers, self.death):
@@ -128,7 +130,7 @@ class Member:
 
 
 class Runner:
-    """A contestant with one env and number of envs: made, measured slice by slice, ended."""
+    """Run a contestant in one or more processes."""
 
     def __init__(self, python: Path, config: dict[str, Any], processes: int, guard: Guard) -> None:
         self.members: list[Member] = []
@@ -137,24 +139,25 @@ class Runner:
                 self.members.append(Member(python, config, guard))
             answers = [member.answer(START_TIMEOUT, "starting") for member in self.members]
         except BaseException:
-            self.end()
+            self.close()
             raise
         self.facts = answers[0]
         self._signal(signal.SIGSTOP)
 
-    def slice(self, seconds: float) -> list[tuple[int, float]]:
-        """One timed slice: steps and seconds of each process."""
+    def slice(self, seconds: float) -> Slice:
+        """Run a timed slice in all processes at once."""
         self._signal(signal.SIGCONT)
         start = perf_counter() + WARM_UP
         for member in self.members:
             member.ask(start=start, seconds=seconds)
         answers = [member.answer(SLICE_TIMEOUT, "running a slice") for member in self.members]
         self._signal(signal.SIGSTOP)
-        return [(answer["steps"], answer["seconds"]) for answer in answers]
+        return Slice.of(*((answer["steps"], answer["seconds"]) for answer in answers))
 
-    def end(self) -> None:
-        for member in self.members:
-            member.end()
+    def close(self) -> None:
+        """End all processes. A second call does nothing."""
+        while self.members:
+            self.members.pop().end()
 
     def _signal(self, number: int) -> None:
         for member in self.members:

@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, two lines for each round elsewhere."""
+"""Show how far a run is: a bar on a terminal, two lines for each round elsewhere."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.progress import Progress as Bar
 
 
 class Progress:
-    """Called with what is done next, once before each start and each slice."""
+    """Show what is done next; called once before each start and each slice."""
 
     def __init__(self, console: Console, turns: int) -> None:
         self.console, self.turns, self.turn = console, turns, 0
         self.said = ""
-        # Drawn between slices only: a thread that draws would take its time from whoever is measured.
+        # Drawn between slices only: a thread that draws would slow down the contestant that is measured.
         columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
         self.bar = Bar(*columns, console=console, auto_refresh=False, transient=True)
         self.task = self.bar.add_task("", total=turns)
@@ -33,7 +33,7 @@ class Progress:
             self.bar.stop()
 
     def __call__(self, case: object, round_: int, cycle: int | None, doing: str) -> None:
-        """Say what comes now; there is no cycle yet while a round starts its processes."""
+        """Show what comes next; `cycle` is None while a round starts its processes."""
         where = f"{case}, round {round_ + 1}"
         if self.console.is_terminal:
             cycle_ = "" if cycle is None else f", cycle {cycle + 1}"

@@ -1,4 +1,4 @@
-"""What a result must say to mean something later: machine, commit, settings, every slice, all figures."""
+"""Write the result file: machine, commit, settings, all slices and all figures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> dict[str, Any]:
-    """The commit of the working tree, and whether the tree differs from it."""
+    """Return the commit of the working tree, and whether the tree has changes."""
     head = _git("rev-parse", "--short=7", "HEAD")
     changed = _git("--no-optional-locks", "status", "--porcelain")
     return {"commit": head or "unknown", "dirty": bool(changed)}
@@ -39,20 +40,13 @@ def commit() -> dict[str, Any]:
 def result(
     set_name: str, settings: Settings, pythons: dict[str, str], measured: Sequence[Measured]
 ) -> dict[str, Any]:
-    cases = []
-    for case in measured:
-        fields = case.to_json()
-        cases.append({**fields, "figures": figures(fields), "costs": costs(fields)})
+    cases = [{**case.to_json(), "figures": figures(case), "costs": costs(case)} for case in measured]
     return {
         "format": FORMAT,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         **commit(),
         "set": set_name,
-        "settings": {
-            "rounds": settings.rounds,
-            "cycles": settings.cycles,
-            "slice_seconds": settings.slice_seconds,
-        },
+        "settings": asdict(settings),
         "machine": machine(),
         "interpreters": pythons,
         "cases": cases,
@@ -60,7 +54,7 @@ def result(
 
 
 def default_path(content: dict[str, Any]) -> Path:
-    """By time, commit and set: no run replaces another."""
+    """Name the file by time, commit and set, so that no run replaces another."""
     dirty = "-dirty" if content["dirty"] else ""
     time = content["created"][:19].replace(":", "")
     return RESULTS / f"{time}-{content['commit']}{dirty}-{content['set']}.json"

@@ -70,7 +70,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[Case], Setting
 
 
 class Interpreters:
-    """The Python of each environment, made when it is first asked for."""
+    """Return the interpreter of an environment; set the environment up on first use."""
 
     def __init__(self, console: Console, *, here: bool) -> None:
         self.console, self.here = console, here
@@ -81,11 +81,11 @@ class Interpreters:
         if self.here:
             self.used[venv] = "the one that runs the harness"
             return Path(sys.executable), []
-        if venv in self.failed:  # an install that fails is not tried for every case again
+        if venv in self.failed:  # do not retry a failed install for each case
             raise ContestantFailed(self.failed[venv])
         try:
             python = interpreter(venv, self.console.print)
-            # The project's own interpreter has no Box2D. Gymnasium's environment has, in the same versions.
+            # The project's interpreter has no Box2D. Gymnasium's environment has it, with the same versions.
             more = [str(packages(interpreter("gymnasium", self.console.print)))] if venv == PROJECT else []
         except VenvError as error:
             self.failed[venv] = str(error)
@@ -95,7 +95,7 @@ class Interpreters:
 
 
 def run(args: argparse.Namespace, cases: list[Case], settings: Settings, console: Console) -> int:
-    """Measure all cases, print each when it is done, and save them; the exit code."""
+    """Measure all cases, print each when it is done, and save them; return the exit code."""
     pythons = Interpreters(console, here=args.here)
     turns = sum(len(case.running) for case in cases) * settings.rounds * (1 + settings.cycles)
     all_measured: list[Measured] = []
@@ -112,12 +112,12 @@ def run(args: argparse.Namespace, cases: list[Case], settings: Settings, console
     path = args.json or default_path(content)
     save(content, path)
     console.print(f"Saved as {path}", soft_wrap=True, highlight=False)
-    return 1 if any(measured.errors for measured in all_measured) else 0
+    return 1 if any(measured.outcome.failures for measured in all_measured) else 0
 
 
 def main() -> int:
     args, cases, settings = parse(sys.argv[1:])
-    # Where nobody looks at it there is no width to keep to.
+    # Without a terminal there is no width to fit.
     console = Console() if sys.stdout.isatty() else Console(width=120)
     if args.list:
         for env in ENVS.values():
@@ -125,7 +125,7 @@ def main() -> int:
         console.print(", ".join(CONTESTANTS), highlight=False)
         return 0
     adopt_orphans()
-    # SIGINT too: a shell lets its background jobs ignore it, and what they start.
+    # SIGINT too: a background job of a shell ignores it, and so do its child processes.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:

@@ -1,26 +1,27 @@
-"""Stable-Baselines3's vector envs beside Shoal's: 16 CartPoles, stepped as a learner of SB3 does, in turns.
+"""Measure Stable-Baselines3's vector envs beside Shoal's: 16 CartPoles, stepped as a learner of SB3 does.
 
     .venv/bin/python benchmarks/sb3.py
 
-All are made by `make_vec_env`, so that each env is in a `Monitor`. "short" are episodes of random actions, of
-some 22 steps, as at the beginning of training; "long" those of a rule that hardly ever fails, of 500 steps,
-as at its end. Costly is an episode that ends: SB3 wants its last observation, and what the `Monitor` says.
+`make_vec_env` makes all of them, so that each env is in a `Monitor`. "short" are episodes of random actions,
+of some 22 steps, as at the beginning of training. "long" are episodes of a rule that hardly ever fails, of
+500 steps, as at the end of training. The end of an episode is costly: SB3 wants the last observation and the
+`Monitor`'s record.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+from turns import compare, shown
 
+from shoal.cli._loops import Slice, Timed, Vector
 from shoal.compat.sb3 import ShoalVecEnv
 
 NUM_ENVS, TURNS, SECONDS = 16, 25, 0.2
@@ -31,21 +32,25 @@ CONTESTANTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "ShoalVecEnv 2 workers": (ShoalVecEnv, {"num_workers": 2}),
     "ShoalVecEnv 1 worker, parent_steps": (ShoalVecEnv, {"num_workers": 1, "parent_steps": True}),
 }
-random = np.random.default_rng(0).integers(2, size=(1000, NUM_ENVS))
-POLICIES: dict[str, Callable[[Any, int], Any]] = {
-    "short": lambda obs, step: random[step % len(random)],
-    "long": lambda obs, step: (obs[:, 2] + obs[:, 3] > 0).astype(np.int64),
+POLICIES: dict[str, Callable[[Any, Any], Any]] = {
+    "short": lambda obs, random: random,
+    "long": lambda obs, random: (obs[:, 2] + obs[:, 3] > 0).astype(np.int64),
 }
 
 
-def rate(env: VecEnv, policy: Callable[[Any, int], Any]) -> float:
-    """Steps of all envs per second, for a while."""
-    obs = env.reset()
-    begun, count = time.perf_counter(), 0
-    while time.perf_counter() < begun + SECONDS:
-        obs, *_ = env.step(policy(obs, count))
-        count += 1
-    return count * NUM_ENVS / (time.perf_counter() - begun)
+class Played(Timed):
+    """Step an env of SB3 with a policy. Each slice begins with a reset, because policies share the env."""
+
+    def __init__(self, env: VecEnv, policy: Callable[[Any, Any], Any], random: Any) -> None:
+        super().__init__(Vector(self.step, NUM_ENVS, counts_resets=False), random)
+        self.env, self.policy = env, policy
+
+    def step(self, random: Any) -> None:
+        self.obs, *_ = self.env.step(self.policy(self.obs, random))
+
+    def slice(self, seconds: float) -> Slice:
+        self.obs = self.env.reset()
+        return super().slice(seconds)
 
 
 def main() -> None:
@@ -54,11 +59,13 @@ def main() -> None:
         name: make_vec_env("CartPole-v1", NUM_ENVS, seed=0, vec_env_cls=kind, vec_env_kwargs=options)
         for name, (kind, options) in CONTESTANTS.items()
     }
-    found: dict[tuple[str, str], list[float]] = {(name, length): [] for name in envs for length in POLICIES}
-    for _ in track(range(TURNS), "taking turns", transient=True):
-        for length, policy in POLICIES.items():
-            for name, env in envs.items():
-                found[name, length].append(rate(env, policy))
+    random = np.random.default_rng(0).integers(2, size=(1000, NUM_ENVS))
+    contestants = {
+        f"{name}, {length}": Played(env, policy, random)
+        for length, policy in POLICIES.items()
+        for name, env in envs.items()
+    }
+    outcome = compare(contestants, SECONDS, shown(TURNS))
     for env in envs.values():
         env.close()
     table = Table("contestant")
@@ -68,9 +75,8 @@ def main() -> None:
     for name in envs:
         cells = []
         for length in POLICIES:
-            ours, theirs = found[name, length], found["DummyVecEnv", length]
-            share = median(a / b for a, b in zip(ours, theirs, strict=True))
-            cells += [f"{median(ours):,.0f}", f"{share:.2f}"]
+            share = median(outcome.ratios(f"{name}, {length}", f"DummyVecEnv, {length}"))
+            cells += [f"{median(outcome.rates(f'{name}, {length}')):,.0f}", f"{share:.2f}"]
         table.add_row(name, *cells)
     Console().print(table)
 

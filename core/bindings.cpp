@@ -1,15 +1,15 @@
-// The Python face of the core; its classes are documented on their twins in shoal/_core/_reference.py.
-#include "shoal/actions.hpp"
-#include "shoal/advantage.hpp"
-#include "shoal/lstm.hpp"
-#include "shoal/native_loop.hpp"
-#include "shoal/pack.hpp"
+// Makes the core's classes and functions available to Python. Their twins in shoal/_core/_reference.py document them.
+#include "shoal/stepping/actions.hpp"
+#include "shoal/learning/advantage.hpp"
+#include "shoal/learning/lstm.hpp"
+#include "shoal/threads/native_loop.hpp"
+#include "shoal/stepping/pack.hpp"
 #include "shoal/python.hpp"
-#include "shoal/rehearsal.hpp"
-#include "shoal/signals.hpp"
-#include "shoal/step_loop.hpp"
-#include "shoal/surrogate.hpp"
-#include "shoal/transitions.hpp"
+#include "shoal/handshake/rehearsal.hpp"
+#include "shoal/handshake/signals.hpp"
+#include "shoal/stepping/step_loop.hpp"
+#include "shoal/learning/surrogate.hpp"
+#include "shoal/stepping/transitions.hpp"
 #include "shoal/version.hpp"
 
 #include <nanobind/ndarray.h>
@@ -21,15 +21,15 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-// Never cast: what is written must arrive.
+// Arrays are never converted: a function that writes must write to the caller's array.
 template <typename Number>
 using Table = nb::ndarray<Number, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 template <typename Number>
-using Line = nb::ndarray<Number, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Vector = nb::ndarray<Number, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <typename Number>
-using Block = nb::ndarray<Number, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using Cube = nb::ndarray<Number, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
-static void gae(const Table<const float>& rewards, const Table<const float>& values, const Line<const float>& last_values,
+static void gae(const Table<const float>& rewards, const Table<const float>& values, const Vector<const float>& last_values,
                 const Table<const bool>& terminations, const Table<const bool>& truncations, const Table<const bool>& acts,
                 const Table<const bool>& carries, float gamma, float lambda, const Table<float>& advantages) {
     const std::size_t steps = rewards.shape(0), columns = rewards.shape(1);
@@ -37,15 +37,15 @@ static void gae(const Table<const float>& rewards, const Table<const float>& val
     if (!fits(values) || !fits(terminations) || !fits(truncations) || !fits(acts) || !fits(carries) ||
         !fits(advantages) || last_values.shape(0) != columns)
         throw nb::value_error("gae: expected arrays of one shape, [steps, columns], and last_values[columns]");
-    const shoal::OthersMayRun released;
+    const shoal::GilRelease gil_released;
     shoal::Advantage{steps, columns, rewards.data(), values.data(), last_values.data(), terminations.data(),
                      truncations.data(), acts.data(), carries.data(), gamma, lambda}(advantages.data());
 }
 
-// The loss of each kind, and the gradient of all, into `gradient`.
+// Returns the terms of the loss, and writes its gradient to `gradient`.
 static nb::tuple surrogate(const Table<const float>& outputs, const Table<const std::int64_t>& actions,
                            const Table<const float>& numbers, const std::optional<Table<const bool>>& mask,
-                           const std::optional<Line<const float>>& weights, const std::vector<std::int64_t>& sizes,
+                           const std::optional<Vector<const float>>& weights, const std::vector<std::int64_t>& sizes,
                            float clip, float clip_value, float entropy, float value_weight, const Table<float>& gradient) {
     const std::size_t rows = outputs.shape(0);
     std::size_t logits = 0;
@@ -62,7 +62,7 @@ static nb::tuple surrogate(const Table<const float>& outputs, const Table<const 
                 throw nb::value_error("surrogate: an action that is none of the alternatives");
     shoal::Surrogate::Figures found;
     {
-        const shoal::OthersMayRun released;
+        const shoal::GilRelease gil_released;
         found = shoal::Surrogate{rows, sizes.data(), sizes.size(), clip, clip_value, entropy, value_weight}(
             outputs.data(), actions.data(), numbers.data(), mask ? mask->data() : nullptr,
             weights ? weights->data() : nullptr, gradient.data());
@@ -70,9 +70,9 @@ static nb::tuple surrogate(const Table<const float>& outputs, const Table<const 
     return nb::make_tuple(found.policy, found.value, found.entropy, found.kl, found.clipped);
 }
 
-// What both directions of an LSTM work on.
-static shoal::Lstm lstm(const Table<const bool>& starts, const Table<const float>& weights, const Block<float>& gates,
-                        const Block<float>& factors, const Block<float>& cells, std::size_t threads) {
+// Check the arrays that both directions of an LSTM use.
+static shoal::Lstm lstm(const Table<const bool>& starts, const Table<const float>& weights, const Cube<float>& gates,
+                        const Cube<float>& factors, const Cube<float>& cells, std::size_t threads) {
     const std::size_t steps = starts.shape(0), rows = starts.shape(1), width = cells.shape(2), depth = weights.shape(0);
     const auto fits = [&](const auto& block, std::size_t breadth) {
         return block.shape(0) == steps && block.shape(1) == rows && block.shape(2) == breadth;
@@ -86,9 +86,9 @@ static shoal::Lstm lstm(const Table<const bool>& starts, const Table<const float
             cells.data(), threads};
 }
 
-static void lstm_forward(const Block<const float>& inputs, const Table<const bool>& starts,
-                         const Table<const float>& weights, const Block<float>& gates, const Block<float>& factors,
-                         const Block<float>& cells, const Block<float>& outputs, const Block<float>& state,
+static void lstm_forward(const Cube<const float>& inputs, const Table<const bool>& starts,
+                         const Table<const float>& weights, const Cube<float>& gates, const Cube<float>& factors,
+                         const Cube<float>& cells, const Cube<float>& outputs, const Cube<float>& state,
                          std::size_t threads) {
     const shoal::Lstm run = lstm(starts, weights, gates, factors, cells, threads);
     if (inputs.shape(0) != run.steps || inputs.shape(1) != run.rows || inputs.shape(2) != run.inputs ||
@@ -96,28 +96,28 @@ static void lstm_forward(const Block<const float>& inputs, const Table<const boo
         state.shape(0) != 2 || state.shape(1) != run.rows || state.shape(2) != run.width)
         throw nb::value_error("lstm_forward: expected inputs[steps, rows, inputs], outputs[steps, rows, width] and "
                               "state[2, rows, width]");
-    const shoal::OthersMayRun released;
+    const shoal::GilRelease gil_released;
     run.forward(inputs.data(), outputs.data(), state.data());
 }
 
-static void lstm_backward(const Block<const float>& to_outputs, const Table<const bool>& starts,
-                          const Table<const float>& weights, const Block<float>& gates, const Block<float>& factors,
-                          const Block<float>& cells, const Table<float>& to_weights, std::size_t threads) {
+static void lstm_backward(const Cube<const float>& to_outputs, const Table<const bool>& starts,
+                          const Table<const float>& weights, const Cube<float>& gates, const Cube<float>& factors,
+                          const Cube<float>& cells, const Table<float>& to_weights, std::size_t threads) {
     const shoal::Lstm run = lstm(starts, weights, gates, factors, cells, threads);
     if (to_outputs.shape(0) != run.steps || to_outputs.shape(1) != run.rows || to_outputs.shape(2) != run.width ||
         to_weights.shape(0) != run.depth() || to_weights.shape(1) != 4 * run.width)
         throw nb::value_error("lstm_backward: expected to_outputs[steps, rows, width] and to_weights like weights");
-    const shoal::OthersMayRun released;
+    const shoal::GilRelease gil_released;
     run.backward(to_outputs.data(), to_weights.data());
 }
 
 NB_MODULE(_native, module) {
     if (PyArray_ImportNumPyAPI() < 0) nb::raise_python_error();
-    // A vec that is alive when Python exits, held by a traceback say, is no leak worth a page of warnings.
+    // A vec may be alive when Python exits, for example because a traceback holds it. That is no leak to warn about.
     nb::set_leak_warnings(false);
 
     module.doc() = "Shoal's compiled core; use it through shoal._core.";
-    // By this a build left over from another version can be told from the package's own.
+    // shoal._core compares this with the package's version, to detect a stale build.
     module.attr("__version__") = nb::str(shoal::version);
 #ifdef SHOAL_SANITIZED
     module.attr("__sanitized__") = true;
@@ -150,27 +150,27 @@ NB_MODULE(_native, module) {
         .def("take", &shoal::Transitions::take)
         .def("figures", &shoal::Transitions::figures);
 
-    using Loop = shoal::NativeLoop;
-    nb::class_<Loop>(module, "NativeLoop", nb::type_slots(shoal::collectable<Loop>))
+    using NativeLoop = shoal::NativeLoop;
+    nb::class_<NativeLoop>(module, "NativeLoop", nb::type_slots(shoal::collectable<NativeLoop>))
         .def(nb::init<std::uintptr_t, std::string, nb::object, nb::object, std::int64_t, std::size_t, int, int>(),
              "kernel"_a, "about"_a, "columns"_a, "keeps"_a, "envs"_a, "threads"_a, "pauses"_a, "yields"_a)
-        .def("run", &Loop::run)
-        .def("prepare", &Loop::prepare, "place"_a, "verb"_a, "actions"_a, "mask"_a, "results"_a)
-        .def("step", &Loop::step, nb::arg().none())
-        .def("figures", &Loop::figures)
-        .def("threads", &Loop::threads)
-        .def("close", &Loop::close);
-    using Queue = shoal::NativeQueue;
-    nb::class_<Queue>(module, "NativeQueue", nb::type_slots(shoal::collectable<Queue>))
+        .def("run", &NativeLoop::run)
+        .def("prepare", &NativeLoop::prepare, "place"_a, "verb"_a, "actions"_a, "mask"_a, "results"_a,
+             "transitions"_a)
+        .def("step", &NativeLoop::step, nb::arg().none())
+        .def("threads", &NativeLoop::threads)
+        .def("close", &NativeLoop::close);
+    using NativeQueue = shoal::NativeQueue;
+    nb::class_<NativeQueue>(module, "NativeQueue", nb::type_slots(shoal::collectable<NativeQueue>))
         .def(nb::init<std::uintptr_t, std::string, nb::object, nb::object, const std::vector<std::int64_t>&, std::size_t,
                       int, int>(),
              "kernel"_a, "about"_a, "columns"_a, "keeps"_a, "ends"_a, "threads"_a, "pauses"_a, "yields"_a)
-        .def("submit", &Queue::submit)
-        .def("collect", &Queue::collect)
-        .def("has_failed", &Queue::has_failed)
-        .def("kept", &Queue::kept)
-        .def("result", &Queue::result)
-        .def("close", &Queue::close);
+        .def("submit", &NativeQueue::submit)
+        .def("collect", &NativeQueue::collect)
+        .def("has_failed", &NativeQueue::has_failed)
+        .def("kept", &NativeQueue::kept)
+        .def("result", &NativeQueue::result)
+        .def("close", &NativeQueue::close);
 
     module.def("gae", &gae, "rewards"_a.noconvert(), "values"_a.noconvert(), "last_values"_a.noconvert(),
                "terminations"_a.noconvert(), "truncations"_a.noconvert(), "acts"_a.noconvert(), "carries"_a.noconvert(),
@@ -186,14 +186,14 @@ NB_MODULE(_native, module) {
                "mask"_a.noconvert().none(), "weights"_a.noconvert().none(), "sizes"_a, "clip"_a, "clip_value"_a,
                "entropy"_a, "value_weight"_a, "gradient"_a.noconvert());
 
-    module.def("office_nbytes", &shoal::Office::nbytes);
+    module.def("handshake_nbytes", &shoal::HandshakeMemory::nbytes);
     module.def("progress_offset", [](std::size_t worker, std::size_t blocks) {
-        return shoal::Office::offset(worker, blocks) + offsetof(shoal::Desk, progress);
+        return shoal::HandshakeMemory::offset(worker, blocks) + offsetof(shoal::WorkerSlot, progress);
     });
     using Parent = shoal::ParentSignals;
     nb::class_<Parent>(module, "ParentSignals", nb::type_slots(shoal::collectable<Parent>))
         .def(nb::init<nb::object, std::vector<std::uint32_t>, int, int, int, bool, std::size_t>(), "memory"_a,
-             "owners"_a, "pauses"_a, "yields"_a, "news"_a, "parent_steps"_a, "usable_cores"_a)
+             "owners"_a, "pauses"_a, "yields"_a, "death_descriptor"_a, "parent_steps"_a, "usable_cores"_a)
         .def("renew", &Parent::renew)
         .def("post_steps", &Parent::post_steps)
         .def("post", &Parent::post)
@@ -208,14 +208,14 @@ NB_MODULE(_native, module) {
             return static_cast<int>(self.wait_for_any(wanted, timeout));
         })
         .def("overdue", &Parent::overdue)
-        .def("lived", &Parent::lived)
+        .def("running_seconds", &Parent::running_seconds)
         .def("interrupt", &Parent::interrupt)
         .def("watch", &Parent::watch)
         .def("watch_lines", &Parent::watch_lines)
         .def("due", &Parent::due)
         .def("arrived", &Parent::arrived)
-        .def("speakers", &Parent::speakers)
-        .def("hear", &Parent::hear)
+        .def("unread", &Parent::unread)
+        .def("mark_read", &Parent::mark_read)
         .def("take", &Parent::take)
         .def("last_env", &Parent::last_env)
         .def("kept", &Parent::kept)
@@ -234,7 +234,7 @@ NB_MODULE(_native, module) {
     module.def("die_with_parent", &shoal::die_with_parent);
     module.def("rehearse", [](double alone, double parent, std::vector<double> shares, std::pair<int, int> own,
                               std::pair<int, int> theirs, double seconds) {
-        const shoal::OthersMayRun others_may_run;
+        const shoal::GilRelease gil_released;
         const shoal::StepCost cost{alone, parent, std::move(shares)};
         return shoal::Rehearsal(cost, {own.first, own.second}, {theirs.first, theirs.second}).run(seconds);
     }, "alone"_a, "parent"_a, "shares"_a, "own"_a, "theirs"_a, "seconds"_a);

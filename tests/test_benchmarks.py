@@ -1,6 +1,7 @@
 """The benchmark harness: who is counted, what is compared, and that nothing of it stays behind."""
 
 import importlib
+import io
 import json
 import os
 import select
@@ -14,8 +15,10 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from rich.console import Console
 
 import shoal
+from shoal.cli._loops import Slice
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SMALL = ("--here", "--rounds", "2", "--slices", "2", "--slice-ms", "5")
@@ -77,33 +80,46 @@ def test_rows_that_were_resets_are_no_steps(module, kind):
     vec = kind([lambda length=length: Counted(length) for length in (1, 2, 3, 50)])
     try:
         vec.reset(seed=0)
-        loop = loops.VectorLoop(loops.Vector(vec.step, rows=4, counts_resets=True), 2, endless=False)
+        loop = loops.Vector(vec.step, rows=4, counts_resets=True)
         Counted.steps = 0
         # Episodes end within a chunk, and with it.
-        counted = sum(loop.run(loop.actions[:length]) for length in (1, 1, 7, 3, 60))
+        counted = sum(loop.run([np.zeros(4, np.int64)] * length) for length in (1, 1, 7, 3, 60))
         assert counted == Counted.steps
         assert counted < 72 * 4
     finally:
         vec.close()
 
 
-def test_bare_steps_are_counted(module):
-    loops = module("loops")
-    env = Counted(3)
-    env.reset()
-    loop = loops.BareLoop(loops.Bare([env.step], [env.reset]), num_actions=2)
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_bare_steps_are_counted(module, num_envs):
+    envs = [Counted(3) for _ in range(num_envs)]
+    for env in envs:
+        env.reset()
+    loop = module("loops").Bare([env.step for env in envs], [env.reset for env in envs])
     Counted.steps = 0
-    assert loop.run(loop.actions[:10]) == Counted.steps == 10
+    assert sum(loop.run([0] * length) for length in (1, 1, 8)) == Counted.steps == 10
+    # Envs are stepped in turn, from one chunk to the next too.
+    assert [env.age for env in envs] == [1, 0, 0][:num_envs]
 
 
 def test_all_contestants_get_the_same_actions(module):
-    loops = module("loops")
+    loops, contestant = module("loops"), module("contestant")
     vector = loops.Vector(lambda actions: None, rows=4, counts_resets=False)
-    ours, theirs = (loops.VectorLoop(vector, 3, endless=True).actions for _ in range(2))
+    ours, theirs = (contestant.draw_actions(vector, 3) for _ in range(2))
     assert np.array_equal(ours, theirs)
     assert {batch.dtype for batch in ours} == {np.dtype(np.int64)}
-    bare = loops.BareLoop(loops.Bare([lambda action: None], [lambda: None]), num_actions=3)
-    assert {type(action) for action in bare.actions} == {np.int64}
+    bare = loops.Bare([lambda action: None], [lambda: None])
+    assert {type(action) for action in contestant.draw_actions(bare, 3)} == {np.int64}
+
+
+def test_loops_need_no_shoal():
+    script = (
+        f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); import loops; print('shoal' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "False\n"
 
 
 @of_one_result
@@ -210,25 +226,24 @@ def test_the_full_set_runs_everything(module):
     assert {entry.contestant for case in cases for entry in case.entries} == set(registry.CONTESTANTS)
 
 
-def test_everybody_is_first_in_turn(module):
-    interleave = module("interleave")
-    entries = [interleave.Entry(name, "null", name) for name in "abcd"]
-    firsts = [interleave.rotated(entries, cycle)[0].label for cycle in range(8)]
-    assert sorted(firsts) == sorted("abcd" * 2)
-
-
 def test_costs_are_differences_within_a_cycle(module):
-    figures = module("figures")
-    rates = {"shoal.Serial": [1e6, 2e6], "shoal.Serial copy": [0.8e6, 4e6 / 3]}
-    slices = [
-        {"contestant": name, "round": 0, "cycle": cycle, "rate": rate}
-        for name, both in rates.items()
-        for cycle, rate in enumerate(both)
+    interleave = module("interleave")
+    measured = interleave.Measured(interleave.Case("null", 64, ()), cycles=2)
+    measured.outcome.turns = [
+        {"shoal.Serial": Slice.of((plain, 1.0)), "shoal.Serial copy": Slice.of((copying, 1.0))}
+        for plain, copying in ((1e6, 0.8e6), (2e6, 4e6 / 3))
     ]
-    (cost,) = figures.costs({"env": "null", "num_envs": 64, "slices": slices})
+    (cost,) = module("figures").costs(measured)
     assert cost["name"] == "copy=True"
     assert cost["ns_per_step"]["median"] == pytest.approx(250)
     assert cost["us_per_vector_step"]["median"] == pytest.approx(16)
+
+
+def executable(folder, text):
+    path = folder / "python"
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
 
 
 @pytest.mark.parametrize(
@@ -241,14 +256,28 @@ def test_costs_are_differences_within_a_cycle(module):
 def test_a_contestant_that_dies_or_hangs_is_given_up(module, monkeypatch, tmp_path, body, timeout, message):
     process, guard = module("process"), module("guard").Guard()
     monkeypatch.setattr(process, "START_TIMEOUT", timeout)
-    interpreter = tmp_path / "python"
-    interpreter.write_text(f"#!/bin/sh\n{body}\n")
-    interpreter.chmod(0o755)
+    interpreter = executable(tmp_path, f"#!/bin/sh\n{body}\n")
     try:
         with pytest.raises(process.ContestantFailed, match=message):
             process.Runner(interpreter, {}, 1, guard)
     finally:
         guard.close()
+
+
+def test_a_contestant_that_dies_in_a_slice_is_closed_and_skipped(module, tmp_path):
+    interleave, guard = module("interleave"), module("guard").Guard()
+    answer = "c = json.loads(sys.argv[2]); os.write(c['answers'], b'{}\\n'); os.read(c['requests'], 1)"
+    script = f"#!{sys.executable}\nimport json, os, sys; {answer}; sys.exit('no more')\n"
+    interpreter = executable(tmp_path, script)
+    case = interleave.Case("null", 1, (interleave.Entry("bare", "null", "bare"),))
+    progress = module("progress").Progress(Console(file=io.StringIO()), turns=6)
+    try:
+        settings = interleave.Settings(rounds=2, cycles=2, slice_seconds=0.01)
+        measured = interleave.measure(case, settings, lambda venv: (interpreter, []), guard, progress)
+    finally:
+        guard.close()
+    assert measured.outcome.failures == {"bare": "died while running a slice: no more"}
+    assert progress.turn == progress.turns
 
 
 def marked(marker):

@@ -103,13 +103,37 @@ def test_an_id_that_gymnasium_knows_needs_no_family(missing, monkeypatch):
 )
 def test_an_unknown_name_suggests_the_nearest(wrong, near):
     shoal.register("two-doors", doors)
-    with pytest.raises(UnknownEnv, match=f"nothing is called '{wrong}'. Did you mean '{near}'"):
+    with pytest.raises(UnknownEnv, match=f"no env is called '{wrong}'. Did you mean '{near}'"):
         registry.find(wrong)
 
 
 def test_a_name_like_no_other():
     with pytest.raises(UnknownEnv, match=r"Expected a Gymnasium id, one of classic, .*file\.py:Class"):
         registry.find("zzzzzz")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rooms:Room-v0", "the package 'rooms' was imported, but does not register 'Room-v0': Env"),
+        (
+            "rooms:Room",
+            r"does not register 'Room': .* of rooms\.Room, pass the class itself instead of its name",
+        ),
+        ("halls:Room-v0", "there is no package 'halls'"),
+        ("rooms.halls:Room-v0", r"there is no package 'rooms\.halls'"),
+        ("cellar:Room-v0", "No module named 'ladder', in the import of the package 'cellar'"),
+        (":Room-v0", "there is no package ''"),
+        (".rooms:Room-v0", r"there is no package '\.rooms'"),
+    ],
+)
+def test_a_package_and_an_id_that_is_not_there(name, text, tmp_path, monkeypatch):
+    (tmp_path / "rooms.py").write_text("class Room: pass")
+    (tmp_path / "cellar.py").write_text("import ladder")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UnknownEnv, match=f"Gymnasium does not know '{name}': .*{text}"):
+        registry.find(name)
+    sys.modules.pop("rooms", None)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +161,7 @@ def test_a_missing_extra_says_how_to_install_it(missing, monkeypatch, name, modu
 
 def test_families_that_are_not_installed_suggest_nothing(missing):
     missing("ale_py")
-    with pytest.raises(UnknownEnv, match="nothing is called 'breakout'"):
+    with pytest.raises(UnknownEnv, match="no env is called 'breakout'"):
         registry.find("breakout")
 
 
@@ -224,6 +248,13 @@ def test_a_file_relative_to_here(file, monkeypatch):
         assert vec.single_action_space == Discrete(4)
 
 
+def test_a_file_whose_name_begins_like_a_family(file, monkeypatch):
+    monkeypatch.chdir(file.parent)
+    file.rename("classic-maze.py")
+    with shoal.make("classic-maze.py:Maze") as vec:
+        assert vec.single_action_space == Discrete(4)
+
+
 def test_files_that_have_no_env(file):
     with pytest.raises(UnknownEnv, match=r"there is no file .*nowhere\.py"):
         registry.find(f"{file.parent}/nowhere.py:Maze")
@@ -249,7 +280,7 @@ def test_gymnasiums_make_vec():
     vec.close()
     with gymnasium.make_vec("shoal/make", num_envs=2, env="CartPole-v1", backend="serial") as vec:
         assert repr(vec) == "Serial(CartPole-v1, num_envs=2)"
-    with pytest.raises(UnknownEnv, match="nothing is called 'shoal/make'"):
+    with pytest.raises(UnknownEnv, match="no env is called 'shoal/make'"):
         shoal.make("shoal/make")
 
 

@@ -6,7 +6,7 @@ import sys
 import warnings
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = str(Path(__file__).parent)
 
 
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:

@@ -1,4 +1,4 @@
-"""The cores this process may really use, and how a pool of workers uses them."""
+"""The number of cores that this process may use, and how its workers wait for each other."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import NamedTuple
 
 
 def usable_cores() -> int:
-    """Cores by affinity, and no more than the cgroups this process is in give it time for."""
+    """Return the number of usable cores: the affinity, limited by the CPU quotas of the cgroups."""
     return max(1, min([len(affinity()), *(math.ceil(quota) for quota in cgroup_quotas())]))
 
 
 def affinity() -> list[int]:
-    """The cores this process may run on."""
+    """Return the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def cgroup_quotas(root: Path = Path("/")) -> Iterator[float]:
-    """The quota of this process's cgroup and of each above it, in cores; of both versions of cgroups."""
+    """Iterate over the CPU quotas, in cores, of this process's cgroup and its parents (v1 and v2)."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -47,33 +47,35 @@ def cgroup_quotas(root: Path = Path("/")) -> Iterator[float]:
 
 
 def _quota_of_version_2(folder: Path) -> float:
-    time, period = (folder / "cpu.max").read_text().split()  # "max 100000" raises: no number
+    time, period = (folder / "cpu.max").read_text().split()  # "max 100000" means no quota, and raises
     return int(time) / int(period)
 
 
 def _quota_of_version_1(folder: Path) -> float:
-    time = int((folder / "cpu.cfs_quota_us").read_text())  # -1: none
+    time = int((folder / "cpu.cfs_quota_us").read_text())  # -1 means no quota
     return time / int((folder / "cpu.cfs_period_us").read_text())
 
 
 class Patience(NamedTuple):
-    """How often a waiting process looks, and what it does in between, before it sleeps: see handshake.hpp."""
+    """How often a waiting process polls with pauses and with yields before it sleeps: see handshake.hpp."""
 
     pauses: int
     yields: int
 
 
 def patience_with(num_workers: int, cores: int) -> tuple[Patience, Patience]:
-    """What serves a pool best, by measurement on two cores: of the parent, and of each worker.
+    """Return the best polling for the parent and for each worker, as measured on two cores.
 
-    A process that waits with pauses keeps a core from whoever it waits for, so there are few where not
-    everybody has a core of its own; a yield gives the core away if anybody wants it. To sleep at once would
-    cost 30 to 60 us a step, the time to wake a core. After 500 yields (some 0.2 ms on a core that nobody else
-    wants) nothing is about to come. A parent that has no core of its own makes room for its workers sooner.
-    Where workers share a core, whoever waits is in the others' way, and finds the core awake: it sleeps soon.
+    A process that polls with pauses keeps its core from the process that it waits for. So there are few
+    pauses if processes outnumber cores. A yield gives the core to any other process that wants it. Sleeping
+    at once would cost 30 to 60 us per step, which is the time to wake a core. After 500 yields (about 0.2 ms
+    on an idle core) an answer is unlikely to come soon, so the process sleeps. A parent without its own core
+    sleeps earlier, to make room for its workers. If workers share a core, a waiting process slows the others
+    down, and the core is awake anyway, so it sleeps early.
 
-    To keep each worker on a core of its own gave 4 % more on a quiet machine, and half the speed beside one
-    busy stranger: so the scheduler decides, with a hint where there is a core for everybody (seats.hpp).
+    Pinning each worker to its own core gave 4 % more speed on a quiet machine, but half the speed beside one
+    busy foreign process. So the scheduler decides, with a hint if there is a core for every process
+    (core_placement.hpp).
     """
     if num_workers > cores:
         return Patience(0, 20), Patience(0, 20)

@@ -1,43 +1,43 @@
-"""Every error Shoal raises, under one root.
+"""All errors that Shoal raises, in one tree.
 
     ShoalError
     ├── SpaceError (TypeError)               a space that has no fixed layout
     ├── NativeError (TypeError)              an env class that cannot be compiled
     ├── SpaceMismatch (RuntimeError, ValueError)  the envs of one vec disagree about a space
-    │   └── SpaceKindMismatch (TypeError)    ... about its very type
+    │   └── SpaceKindMismatch (TypeError)    ... about its type
     ├── ArgumentError (ValueError)           an argument that cannot work
     │   ├── ArgumentTypeError (TypeError)    ... because of its type
     │   └── UnknownEnv (NameNotFound)        a name that no env has
-    ├── EnvsElsewhere (AttributeError)       the envs themselves, where they are not in this process
+    ├── EnvsElsewhere (AttributeError)       env objects were asked for that are in other processes
     ├── MissingExtra (ImportError)           a package of an extra that is not installed
-    ├── ObservationError (ValueError)        an env returned something its space does not allow
+    ├── ObservationError (ValueError)        an env returned a value that its space does not allow
     │   ├── ObservationTypeError (TypeError) ... because of its type
     │   └── ObservationPartMissing (KeyError, IndexError)  ... because a part of it is missing
-    ├── ActionError (ValueError)             actions that do not fit; nothing has moved
+    ├── ActionError (ValueError)             actions that do not fit; no env has moved
     │   ├── ActionTypeError (TypeError)      ... because of their type
     │   └── ActionPartMissing (KeyError, IndexError)  ... because a part of them is missing
-    ├── EpisodeOver (AssertionError)         stepping a finished env under DISABLED autoreset
-    ├── CallError (RuntimeError)             a verb out of turn
-    │   ├── ResetNeeded                      after a failed step only a reset makes sense
+    ├── EpisodeOver (AssertionError)         a step of a finished env with DISABLED autoreset
+    ├── CallError (RuntimeError)             a method was called at the wrong time
+    │   ├── ResetNeeded                      after a failed step only a reset is possible
     │   ├── WrongMode                        step() or reset() of an asynchronous vec
     │   ├── AlreadyPending                   a second send before its recv
-    │   ├── NothingPending                   a recv with nothing under way
-    │   └── Closed                           any verb after close()
-    ├── WorkerError (RuntimeError)           something is wrong with a worker process
-    │   ├── WorkerDied                       ... because it was killed, crashed or left
+    │   ├── NothingPending                   a recv with nothing pending
+    │   └── Closed                           any method after close()
+    ├── WorkerError (RuntimeError)           a worker process has failed
+    │   ├── WorkerDied                       ... because it was killed, crashed or exited
     │   ├── WorkerTimeout (TimeoutError)     ... because it has not answered in time
-    │   └── EnvError                         what an env raised or gave that cannot be passed on as it is
+    │   └── EnvError                         an exception or value of an env that cannot be passed on
     ├── OutOfResources (OSError)             the system has no process, thread, descriptor or memory left
-    ├── Diverged (ArithmeticError)           a learner's loss is not a number any more
-    ├── CoreNeeded (RuntimeError)            what was asked for needs the compiled core
+    ├── Diverged (ArithmeticError)           a learner's loss has become NaN
+    ├── CoreNeeded (RuntimeError)            a feature needs the compiled core
     └── SnapshotError (TypeError)            an env that cannot be pickled, or a foreign snapshot
 
     RestartWarning (UserWarning)             a worker was replaced, with on_error="restart"
 
-The second base in brackets is what Gymnasium's own vector envs raise in the same case, so code written
-for them keeps working. An exception raised by an env is not replaced: it comes out as it went in, with
-a note that names the env. Only what is no `Exception`, as ``sys.exit()`` raises it, would end the user's
-process: an `EnvError` stands for it, with the original as its cause.
+The classes in brackets are second bases. Gymnasium's vector envs raise them in the same case, so code written
+for Gymnasium keeps working. An exception that an env raises reaches the caller unchanged, with a note that
+names the env. There is one exception: an error that is not an `Exception`, such as that of ``sys.exit()``,
+would end the user's process. It is replaced by an `EnvError` with the original as its cause.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ from gymnasium.error import ResetNeeded as GymnasiumResetNeeded
 
 
 class ShoalError(Exception):
-    """Root of all errors that Shoal itself raises."""
+    """The base class of all errors that Shoal raises."""
 
 
 class SpaceError(ShoalError, TypeError):
-    """A space that cannot be laid out as bytes of a fixed size."""
+    """A space has no layout of a fixed number of bytes."""
 
 
 class NativeError(ShoalError, TypeError):
-    """A class of compiled envs that cannot work; the message shows the line."""
+    """A class of compiled envs cannot work; the message shows the line."""
 
 
 class SpaceMismatch(ShoalError, RuntimeError, ValueError):
@@ -75,23 +75,23 @@ class SpaceKindMismatch(SpaceMismatch, TypeError):
 
 
 class ArgumentError(ShoalError, ValueError):
-    """An argument with a value that cannot work."""
+    """An argument has a value that cannot work."""
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
-    """An argument of the wrong type."""
+    """An argument has the wrong type."""
 
 
 class UnknownEnv(ArgumentError, NameNotFound):
-    """A name that no env has; the message suggests the nearest."""
+    """No env has this name; the message suggests similar names."""
 
 
 class EnvsElsewhere(ShoalError, AttributeError):
-    """The envs were asked for as objects, and they are none of this process."""
+    """Env objects were asked for, but the envs are not in this process."""
 
 
 class MissingExtra(ShoalError, ImportError):
-    """What was asked for needs a package that is not installed; the message says how to install it."""
+    """A feature needs a package that is not installed; the message says how to install it."""
 
 
 class ObservationError(ShoalError, ValueError):
@@ -103,66 +103,66 @@ class ObservationTypeError(ObservationError, TypeError):
 
 
 class ObservationPartMissing(ObservationError, KeyError, IndexError):
-    """An env returned a dict without a key, or a tuple of another length than its observation space has."""
+    """An env returned a dict that lacks a key, or a tuple of a wrong length."""
 
     def __str__(self) -> str:
-        """The message alone, not quoted as a KeyError's."""
+        """Return the message without the quotes that KeyError adds."""
         return str(self.args[0])
 
 
 class ActionError(ShoalError, ValueError):
-    """Actions of the wrong number, shape or value. No env has moved."""
+    """Actions have a wrong number, shape or value. No env has moved."""
 
 
 class ActionTypeError(ActionError, TypeError):
-    """Actions of the wrong type. No env has moved."""
+    """Actions have the wrong type. No env has moved."""
 
 
 class ActionPartMissing(ActionError, KeyError, IndexError):
-    """A dict of actions without a key, or a tuple of another length. No env has moved."""
+    """A dict of actions lacks a key, or a tuple has a wrong length. No env has moved."""
 
     def __str__(self) -> str:
-        """The message alone, not quoted as a KeyError's."""
+        """Return the message without the quotes that KeyError adds."""
         return str(self.args[0])
 
 
 class EpisodeOver(ShoalError, AssertionError):
-    """A finished env was stepped under ``AutoresetMode.DISABLED``. No env has moved."""
+    """A finished env was stepped with ``AutoresetMode.DISABLED``. No env has moved."""
 
 
 class CallError(ShoalError, RuntimeError):
-    """A verb was called when it makes no sense."""
+    """A method was called at the wrong time."""
 
 
 class ResetNeeded(CallError, GymnasiumResetNeeded):
-    """An env failed half-way through a step, so the rows are not of one moment any more."""
+    """An env failed during a step, so the rows do not belong to the same step. Only a reset is possible."""
 
 
 class WrongMode(CallError):
-    """A verb of synchronous vecs, called on an asynchronous one."""
+    """A method of synchronous vecs was called on an asynchronous vec."""
 
 
 class AlreadyPending(CallError, AlreadyPendingCallError):
-    """A step or reset is under way and has not been received; `name` says which."""
+    """A step or reset is pending and has not been received; `name` says which."""
 
     def __init__(self, message: str, name: str) -> None:
         super().__init__(message, name)
         self.name = name
 
     def __str__(self) -> str:
-        """The message alone."""
+        """Return only the message."""
         return str(self.args[0])
 
 
 class NothingPending(CallError, NoAsyncCallError):
-    """There is nothing to receive; `name` says what was asked for."""
+    """No step or reset is pending; `name` is the method that was called."""
 
     def __init__(self, message: str, name: str) -> None:
         super().__init__(message, name)
         self.name = name
 
     def __str__(self) -> str:
-        """The message alone."""
+        """Return only the message."""
         return str(self.args[0])
 
 
@@ -171,10 +171,10 @@ class Closed(CallError, ClosedEnvironmentError):
 
 
 class WorkerError(ShoalError, RuntimeError):
-    """Something is wrong with a worker process.
+    """A worker process has failed.
 
     Attributes:
-        env_ids: The envs that it runs, if they are known.
+        env_ids: The envs that the worker runs, if they are known.
     """
 
     def __init__(self, message: str, env_ids: Sequence[int] = ()) -> None:
@@ -182,16 +182,17 @@ class WorkerError(ShoalError, RuntimeError):
         self.env_ids = list(env_ids)
 
     def __reduce__(self) -> Any:
-        """Pickle with all arguments: a vec may itself run in a worker."""
+        """Pickle with all arguments, because a vec may itself run in a worker."""
         return type(self), (self.args[0], self.env_ids), self.__dict__
 
 
 class WorkerDied(WorkerError):
-    """A worker was killed, crashed, or left.
+    """A worker was killed, crashed, or exited.
 
     Attributes:
-        env_ids: The envs that it ran.
-        exit_code: As Python's `subprocess` has it: minus the signal, if it died of one; None if not known.
+        env_ids: The envs that the worker ran.
+        exit_code: The exit code, as in `subprocess`: minus the signal if a signal killed it; None if not
+            known.
     """
 
     exit_code: int | None = None
@@ -202,10 +203,10 @@ class WorkerTimeout(WorkerError, TimeoutError):
 
 
 class EnvError(WorkerError):
-    """Stands for what an env raised or gave that cannot be passed on as it is.
+    """Replaces an exception or value of an env that cannot be passed on unchanged.
 
-    That is an exception or a value that cannot leave its worker, and an exception that would end the user's
-    process: ``sys.exit()``, or any other that is no `Exception`. The original is its cause.
+    There are two cases: an exception or value that cannot leave its worker, and an exception that would end
+    the user's process, because it is not an `Exception` (``sys.exit()``). The original is its cause.
     """
 
 
@@ -214,16 +215,16 @@ class OutOfResources(ShoalError, OSError):
 
 
 class Diverged(ShoalError, ArithmeticError):
-    """A learner's loss is not a number any more, and so are its weights."""
+    """A learner's loss has become NaN, and so have its weights."""
 
 
 class CoreNeeded(ShoalError, RuntimeError):
-    """This installation has no compiled core, and what was asked for does not exist without it."""
+    """A feature needs the compiled core, and this installation has none."""
 
 
 class SnapshotError(ShoalError, TypeError):
-    """A snapshot that cannot be taken or does not fit."""
+    """A snapshot cannot be taken, or does not fit the vec."""
 
 
 class RestartWarning(UserWarning):
-    """A worker has been replaced by a new one; the message says what happened to it."""
+    """A worker was replaced by a new one; the message says why."""

@@ -12,25 +12,25 @@ from shoal.errors import OutOfResources
 REMEDIES = {
     errno.EAGAIN: "Allow more processes and threads (ulimit -u, or the pids limit of the container)",
     errno.EMFILE: "Allow this process more open files (ulimit -n)",
-    errno.ENFILE: "Close files: the whole system has no more of them",
+    errno.ENFILE: "Close files: the whole system has reached its limit",
     errno.ENOMEM: "Free memory, or allow more of it (ulimit -v, or the memory limit of the container)",
     errno.ENOSPC: "Free memory",
-    errno.EFBIG: "Allow larger files, which counts for memory, too (ulimit -f)",
+    errno.EFBIG: "Allow larger files: the limit counts for shared memory too (ulimit -f)",
 }
 
-NO_THREAD = (os.strerror(errno.EAGAIN), "can't start new thread")  # as the core says it, and Python
+NO_THREAD = (os.strerror(errno.EAGAIN), "can't start new thread")  # the messages of the core and of Python
 
 
 @contextmanager
 def obtaining(what: str, instead: str) -> Iterator[None]:
-    """Say what to do if the system has no more of something.
+    """Turn errors of exhausted resources inside this context into errors that say what to do.
 
     Args:
-        what: What is asked for.
-        instead: What to do where no limit can be raised.
+        what: The resource that is requested, for the message.
+        instead: What to do if the limit cannot be raised, for the message.
 
     Raises:
-        OutOfResources: If there is no more of it.
+        OutOfResources: If the system has none of the resource left.
     """
     cause: Exception
     try:

@@ -1,14 +1,14 @@
-"""Names of envs -> what makes them.
+"""Names of envs -> creators of envs.
 
-A name is looked up in this order, by `shoal.make` and on the command line alike:
+`shoal.make` and the command line look a name up in this order:
 
-    shoal/Foragers-v0        an env of Shoal's own
-    CartPole-v1              a Gymnasium id, made by Gymnasium as ever
-    atari-breakout           an id of a family: a package with the preprocessing its users expect
-    my-maze                  a name that `shoal.register` was told
+    shoal/Foragers-v0        an env of Shoal
+    CartPole-v1              a Gymnasium id, made by Gymnasium
+    atari-breakout           an env of a family: the envs of a package, with their usual preprocessing
+    my-maze                  a name given to `shoal.register`
     path/to/file.py:Maze     a class or function in a file
 
-No family's package is imported before one of its names is asked for, or one that nothing has.
+The package of a family is imported only when one of its names, or an unknown name, is looked up.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from shoal.native import is_native
 
 @dataclass(frozen=True)
 class Family:
-    """The envs of one package.
+    """A family: the envs of one package.
 
     Attributes:
-        name: What its ids begin with, before a dash.
-        about: What it has, in a line.
-        module: Our file for it, which offers ``names()`` and ``create(name, **kwargs)``; if the package steps
-            many envs by itself, ``create(name, *, num_envs, autoreset_mode, **kwargs)``.
-        extra: That pip installs its package with; "" if Gymnasium alone will do.
-        package: Modules that must be there.
-        prefixes: Of the Gymnasium ids that are registered when the last of them is imported.
-        steps_many: Whether one of its envs is a vector env.
+        name: The prefix of its names, before a dash.
+        about: A description in one line.
+        module: Shoal's module for it, with ``names()`` and ``create(name, **kwargs)``; if the package has its
+            own vector envs, ``create(name, *, num_envs, autoreset_mode, **kwargs)``.
+        extra: The extra of Shoal that installs its package; "" if it needs only Gymnasium.
+        package: The modules that must be installed.
+        prefixes: The prefixes of Gymnasium ids that importing the last of these modules registers.
+        steps_many: Whether `create` makes vector envs.
     """
 
     name: str
@@ -61,40 +61,40 @@ class Family:
 
     @property
     def is_installed(self) -> bool:
-        """Whether its package is there."""
+        """Whether the package is installed."""
         return all(importlib.util.find_spec(module) is not None for module in self.package)
 
     @property
     def pip(self) -> str:
-        """The command that installs its package."""
+        """The command that installs the package."""
         return f'pip install "shoal[{self.extra}]"'
 
     def names(self) -> list[str]:
-        """All its ids, in order.
+        """Return all names of the family, in order.
 
         Raises:
-            MissingExtra: If its package is not installed.
+            MissingExtra: If the package is not installed.
         """
         return [f"{self.name}-{name}" for name in self.load().names()]
 
     def register_ids(self) -> None:
-        """Have its package register its Gymnasium ids.
+        """Import the package, so that it registers its Gymnasium ids.
 
         Raises:
-            MissingExtra: If it is not installed.
+            MissingExtra: If the package is not installed.
         """
         package = self.package[-1]
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(f"{self.name} envs need packages that are not installed: {self.pip}")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of whatever it imports
+            warnings.simplefilter("ignore")  # warnings of the packages that it imports
             importlib.import_module(package)
 
     def load(self) -> Any:
-        """Our file for it.
+        """Import Shoal's module for the family.
 
         Raises:
-            MissingExtra: If its package is not installed.
+            MissingExtra: If the package is not installed.
         """
         if not self.is_installed:
             raise MissingExtra(f"{self.name} envs need packages that are not installed: {self.pip}")
@@ -147,7 +147,7 @@ FAMILIES = {
             "games of many agents",
             "shoal.envs.pettingzoo",
             "pettingzoo",
-            ("pettingzoo",),  # a game that needs more says so when it is made
+            ("pettingzoo",),  # a game that needs more packages raises when it is made
         ),
     )
 }
@@ -170,14 +170,14 @@ OWN = {
     "shoal/ProbeSquared-v0": "shoal.envs.probes:Squared",
     "shoal/ProbeStochastic-v0": "shoal.envs.probes:Stochastic",
 }
-"""Envs of Shoal's own, by id: compiled ones, all but Foragers."""
+"""The envs of Shoal, by id. All are compiled, except Foragers."""
 
-ANY = "shoal/make"  # by which gymnasium.make_vec makes whatever `env=` says
+ANY = "shoal/make"  # the id by which gymnasium.make_vec makes the env given as `env=`
 
-# Where Gymnasium's own envs need a package of a family.
+# Gymnasium's envs that need the package of a family.
 ENTRY_POINTS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 
-# Whose envs are not ours to compile.
+# Packages whose envs are never compiled envs of Shoal.
 PACKAGES = {"gymnasium", *(module for family in FAMILIES.values() for module in family.package)}
 
 _registered: dict[str, Callable[..., Any]] = {}
@@ -185,17 +185,17 @@ _registered: dict[str, Callable[..., Any]] = {}
 
 @dataclass(frozen=True)
 class Source:
-    """What a name, or a creator, stands for.
+    """The result of looking up a name or creator.
 
     Attributes:
-        create: Makes an env, from keyword arguments, in any process; or a vector env, from `num_envs`,
-            `autoreset_mode` and them.
-        name: If it has one.
-        steps_many: Whether it makes vector envs.
-        gymnasium_id: If it is one.
-        native: The class, if the envs are compiled.
-        defaults: Arguments for that class, unless others are given.
-        max_episode_steps: After which its registration truncates, if the class itself does not before.
+        create: A function that makes an env from keyword arguments, in any process. If `steps_many`, it makes
+            a vector env, and also takes `num_envs` and `autoreset_mode`.
+        name: The name of the env; "" if it has none.
+        steps_many: Whether `create` makes vector envs.
+        gymnasium_id: The Gymnasium id; None if it has none.
+        native: The env class, if the envs are compiled.
+        defaults: Default arguments for that class.
+        max_episode_steps: The step limit of the Gymnasium registration, if it has one.
     """
 
     create: Callable[..., Any]
@@ -208,7 +208,7 @@ class Source:
 
 
 def source_of(creator: Callable[..., Any], name: str = "") -> Source:
-    """A class or function that makes envs."""
+    """Return the source for a class or function that makes envs."""
     return Source(creator, name, native=creator if is_native(creator) else None)
 
 
@@ -216,12 +216,12 @@ def register(name: str, creator: Callable[..., Any]) -> None:
     """Give a creator a name, for `shoal.make` in this process.
 
     Args:
-        name: Any that is not taken. It may be given anew to the same creator.
+        name: A name that is not taken. The same creator may be registered again.
         creator: A class, or a function that returns an env. ``env_kwargs`` of `shoal.make` are its arguments.
 
     Raises:
         ArgumentError: If the name is taken.
-        ArgumentTypeError: If it is not a creator.
+        ArgumentTypeError: If `creator` is not a class or function.
 
     Example:
         >>> import shoal
@@ -244,16 +244,17 @@ def register(name: str, creator: Callable[..., Any]) -> None:
 
 
 def find(name: str) -> Source:
-    """What a name stands for.
+    """Look up a name.
 
     Raises:
-        UnknownEnv: If nothing has that name.
-        MissingExtra: If it needs a package that is not installed.
+        UnknownEnv: If no env has this name.
+        MissingExtra: If the env needs a package that is not installed.
     """
     if name in OWN:
         made = _own(OWN[name])
         return source_of(made if is_native(made) else partial(_create_own, OWN[name]), name)
-    family = _family_of(name)
+    in_file = ".py:" in name  # though the file's name may begin like that of a family
+    family = None if in_file else _family_of(name)
     known = name in gymnasium.registry or name in _registered
     if family is not None and not known and family.prefixes and name.startswith(family.prefixes):
         family.register_ids()
@@ -265,7 +266,7 @@ def find(name: str) -> Source:
             return Source(partial(_create_in_family, family.module, own), name, family.steps_many)
     elif name in _registered:
         return source_of(_registered[name], name)
-    elif ".py:" in name:
+    elif in_file:
         path, _, attribute = name.rpartition(":")
         return _source_in_file(Path(path), attribute, name)
     raise UnknownEnv(_unknown(name))
@@ -279,19 +280,22 @@ def _family_of(name: str) -> Family | None:
 
 
 def _is_in_a_module(name: str) -> bool:
-    """Whether it is what Gymnasium calls ``module:id``."""
+    """Return whether the name has Gymnasium's form ``module:id``."""
     module, colon, _ = name.partition(":")
     return bool(colon) and not module.endswith(".py")
 
 
 def _gymnasium_source(name: str) -> Source:
     module, colon, own = name.rpartition(":")
+    if colon:
+        _import_package(module, name)  # which registers it
     try:
-        if colon:
-            importlib.import_module(module)  # which registers it
         spec = gymnasium.spec(own)
-    except (gymnasium.error.Error, ImportError) as error:
-        raise UnknownEnv(f"env: Gymnasium does not know {name!r}: {error}") from error
+    except gymnasium.error.Error as error:
+        package = f"the package {module!r} was imported, but does not register {own!r}: " if colon else ""
+        raise UnknownEnv(
+            f"env: Gymnasium does not know {name!r}: {package}{error}{_hint(module, own)}"
+        ) from error
     entry = str(spec.entry_point)
     for start, family in ENTRY_POINTS.items():
         if entry.startswith(start) and not FAMILIES[family].is_installed:
@@ -303,26 +307,49 @@ def _gymnasium_source(name: str) -> Source:
     return Source(create, name, False, own, native, dict(spec.kwargs), spec.max_episode_steps)
 
 
+def _import_package(package: str, name: str) -> None:
+    """Import the package that a name begins with.
+
+    Raises:
+        UnknownEnv: If it is not there, or cannot be imported.
+    """
+    try:
+        if not package or package.startswith("."):
+            raise ModuleNotFoundError("a name of a package is missing", name=package)
+        importlib.import_module(package)
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and f"{package}.".startswith(f"{error.name}.")
+        why = "there is no package" if missing else f"{error}, in the import of the package"
+        raise UnknownEnv(f"env: Gymnasium does not know {name!r}: {why} {package!r}") from error
+
+
+def _hint(package: str, attribute: str) -> str:
+    """What to do if the package has such a class, but has not registered it."""
+    if attribute and callable(getattr(sys.modules.get(package), attribute, None)):
+        return f" To make envs of {package}.{attribute}, pass the class itself instead of its name"
+    return ""
+
+
 def _native_entry(spec: EnvSpec) -> Any:
-    """The class that an id was registered with, if it is one of compiled envs, and nothing is around it."""
+    """Return the class of an id, if it is a class of compiled envs and has no wrappers; else None."""
     entry: Any = spec.entry_point
     if spec.additional_wrappers or {"render_mode", "debug", "check"} & spec.kwargs.keys():
-        return None  # only Gymnasium knows what to do with these
+        return None  # only gymnasium.make handles these
     if isinstance(entry, str):
         module, _, attribute = entry.partition(":")
         if module.partition(".")[0] in PACKAGES:
-            return None  # which need not be imported here to know that
+            return None  # known without importing the package
         try:
             entry = getattr(importlib.import_module(module), attribute)
         except NativeError:
             raise
         except Exception:
-            return None  # whoever makes the env will say what is wrong
+            return None  # making the env will raise the error
     return entry if isinstance(entry, type) and is_native(entry) else None
 
 
 def tell_gymnasium() -> None:
-    """Register what ``gymnasium.make`` and ``gymnasium.make_vec`` may ask for."""
+    """Register Shoal's envs for ``gymnasium.make`` and ``gymnasium.make_vec``."""
     for name in OWN:
         if name not in gymnasium.registry:
             gymnasium.register(
@@ -345,10 +372,10 @@ def _create_own(place: str, /, **kwargs: Any) -> Any:
 
 
 def create_single(env: str, **kwargs: Any) -> Any:
-    """What ``gymnasium.make`` calls for an env of Shoal's own.
+    """Make a single env of Shoal, for ``gymnasium.make``.
 
     Raises:
-        ArgumentError: If it has several agents.
+        ArgumentError: If the env has several agents.
     """
     made = _own(OWN[env])(**kwargs)
     if isinstance(made, Env):
@@ -361,7 +388,7 @@ def create_single(env: str, **kwargs: Any) -> Any:
 
 
 def _create_in_family(module: str, name: str, /, **kwargs: Any) -> Any:
-    """By name, so that a worker imports only what it needs."""
+    """Make an env of a family. The module is given by name, so that a worker imports only what it needs."""
     return importlib.import_module(module).create(name, **kwargs)
 
 
@@ -374,7 +401,7 @@ def _source_in_file(path: Path, attribute: str, name: str) -> Source:
         raise UnknownEnv(f"env: {path} has no {attribute!r}")
     if is_env(creator) or not callable(creator):
         raise ArgumentTypeError(f"env: expected a class or a function in {path}, got {creator!r}")
-    # By path: no other process knows the module by the name it has here.
+    # By path, because other processes do not know the module by the name that it has here.
     create = partial(_create_in_file, path, attribute)
     return Source(create, name, native=creator if is_native(creator) else None)
 
@@ -384,14 +411,14 @@ def _create_in_file(path: Path, attribute: str, /, **kwargs: Any) -> Any:
 
 
 def _module_in(path: Path) -> ModuleType:
-    """The file as a module of its own, imported once."""
+    """Import a file as a module, once."""
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             raise UnknownEnv(f"env: {path} is not a Python file")
         if str(path.parent) not in sys.path:
-            sys.path.append(str(path.parent))  # for what it imports from its own folder
+            sys.path.append(str(path.parent))  # so that it can import files of its folder
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
@@ -412,17 +439,16 @@ def _unknown(name: str) -> str:
     known = {known.casefold(): known for known in _known_names()}
     near = [known[match] for match in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=0.6)]
     if near:
-        return f"env: nothing is called {name!r}. Did you mean {' or '.join(map(repr, near))}? {elsewhere}"
+        return f"env: no env is called {name!r}. Did you mean {' or '.join(map(repr, near))}? {elsewhere}"
     return (
-        f"env: nothing is called {name!r}. Expected a Gymnasium id, one of {', '.join(FAMILIES)} and a name "
-        "(`shoal envs` lists them), a name that shoal.register() was told, or path/to/file.py:Class. "
-        + elsewhere
+        f"env: no env is called {name!r}. Expected a Gymnasium id, one of {', '.join(FAMILIES)} and a name "
+        "(`shoal envs` lists them), a name given to shoal.register(), or path/to/file.py:Class. " + elsewhere
     )
 
 
 def _known_names() -> list[str]:
     names = [*(name for name in gymnasium.registry if name != ANY), *_registered]
     for family in FAMILIES.values():
-        with suppress(Exception):  # one whose package is missing, or broken, suggests nothing
+        with suppress(Exception):  # a family whose package is missing or broken has no suggestions
             names += family.names()
     return names

@@ -4,6 +4,7 @@ import signal
 import threading
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from itertools import count, pairwise
 
 import numpy as np
@@ -12,8 +13,9 @@ from gymnasium.spaces import Discrete
 
 from shoal import _core, register, registry
 from shoal.cli import _contestants as contestants
+from shoal.cli._loops import Loop, Timed
 from shoal.cli._terminal import Interrupts
-from shoal.cli._turns import NoAnswer, Outcome, Timed, end, in_order, take_turns, time_limit, why
+from shoal.cli._turns import NoAnswer, Outcome, end, in_order, time_limit, turns_for, why
 from shoal.testing import SentinelEnv
 from tests.envs import Turns
 
@@ -37,12 +39,11 @@ class Counted(SentinelEnv):
 def test_only_steps_of_envs_are_counted(contestant):
     register("counted", Counted)
     task = contestants.set_task("counted", 3, None, {})
-    loop = getattr(contestants, contestant)(task)
-    loop.run(task.batches[:1])  # the bare loop's first step only finds out what a step returns
-    for part in (task.batches[:1], task.batches[1:9], task.batches):
+    timed = getattr(contestants, contestant)(task)
+    for seconds in (0, 0, 0.001, 0.01):
         before = Counted.steps
-        assert loop.run(part) == Counted.steps - before > 0
-    end(loop.close)
+        assert timed.slice(seconds).steps == Counted.steps - before > 0
+    end(timed.close)
 
 
 class Moves(Turns):
@@ -56,10 +57,10 @@ class Moves(Turns):
 def test_steps_of_agents_are_counted():
     register("moves", Moves)
     task = contestants.set_task("moves", 2, None, {})
-    loop = contestants.serial(task)
+    timed = contestants.serial(task)
     before = Moves.steps
-    assert loop.run(task.batches) == Moves.steps - before > 0
-    end(loop.close)
+    assert timed.slice(0.01).steps == Moves.steps - before > 0
+    end(timed.close)
 
 
 class OldStyle:
@@ -84,10 +85,10 @@ def test_a_bare_loop_of_an_old_env():
     register("old-style", OldStyle)
     task = contestants.set_task("old-style", 3, None, {})
     with pytest.warns(UserWarning, match="takes no seed"):
-        loop = contestants.bare(task)
-    loop.run(task.batches[:1])
-    before = OldStyle.steps
-    assert loop.run(task.batches) == OldStyle.steps - before
+        timed = contestants.bare(task)
+    for seconds in (0, 0.01):
+        before = OldStyle.steps
+        assert timed.slice(seconds).steps == OldStyle.steps - before
 
 
 def test_everybody_gets_the_same_actions():
@@ -103,14 +104,13 @@ def test_everybody_gets_the_same_actions():
     made = {}
     register("remembers", Remembers)
     task = contestants.set_task("remembers", 2, None, {})
-    loops = [contestants.serial(task), contestants.gymnasium_sync(task)]
-    for loop in loops:
-        loop.run(task.batches)
-        end(loop.close)
+    for timed in (contestants.serial(task), contestants.gymnasium_sync(task)):
+        timed.loop.run(timed.batches)
+        end(timed.close)
     assert made[1] == made[3] == [int(batch[0]) for batch in task.batches]
     assert made[2] == made[4] == [int(batch[1]) for batch in task.batches]
     bare = contestants.bare(task)
-    assert np.array_equal(bare.batches, task.batches)
+    assert np.array_equal(bare.batches, np.ravel(task.batches))
 
 
 @pytest.mark.skipif(not NATIVE, reason="needs the compiled core")
@@ -119,10 +119,10 @@ def test_steps_of_compiled_envs_are_counted():
     assert list(task.contestants()) == ["shoal.Native"]
     for name in ("shoal/ProbeAgents-v0", "shoal/ProbeBandit-v0"):
         task = contestants.set_task(name, 3, 1, {})
-        loop = contestants.native(task)
-        before = loop._stats()["transitions"]
-        assert loop.run(task.batches) == loop._stats()["transitions"] - before > 0
-        end(loop.close)
+        timed = contestants.native(task)
+        before = timed.loop._stats()["transitions"]
+        assert timed.slice(0.001).steps == timed.loop._stats()["transitions"] - before > 0
+        end(timed.close)
         end(task.first.close)
 
 
@@ -134,14 +134,12 @@ def test_the_order_changes_from_turn_to_turn():
     assert Counter(order[0] for order in orders) == dict.fromkeys(names, 2)
 
 
-class Steady:
-    batches = ((), ())
+class Steady(Loop):
+    def __init__(self):
+        super().__init__(close=partial(setattr, self, "closed", True))
 
     def run(self, batches):
         return len(batches)
-
-    def close(self):
-        self.closed = True
 
 
 class Failing(Steady):
@@ -154,27 +152,26 @@ class Failing(Steady):
         return len(batches)
 
 
-def test_who_fails_is_left_out_and_the_others_go_on(monkeypatch):
-    monkeypatch.setattr("shoal.cli._turns.SLICE_SECONDS", 0.0)
-    ticks = count()
-    monkeypatch.setattr("shoal.cli._turns.perf_counter", lambda: next(ticks) * 1e-4)
-    failing, outcome = Failing(), Outcome()
-    moments = []
-    everybody = {"steady": Timed(Steady()), "failing": Timed(failing)}
-    take_turns(everybody, outcome, 0.05, None, moments.append)
+def test_who_fails_is_left_out_and_the_others_go_on():
+    failing, outcome, shown = Failing(), Outcome(), []
+    contestants = {"steady": Timed(Steady(), "ab"), "failing": Timed(failing, "ab")}
+    for _ in range(50):
+        outcome.take_turn(contestants, 0.0, show=shown.append)
+    assert Counter(shown) == {"steady": 50, "failing": 50}
     assert outcome.failures == {"failing": "RuntimeError: no more"}
     assert failing.closed
     assert outcome.rates("failing") == []
-    assert outcome.rates("steady")
+    assert len(outcome.rates("steady")) == 50
     assert set(outcome.ratios("steady", "steady")) == {1.0}
     assert outcome.ratios("steady", "failing") == []
-    assert moments == sorted(moments)
 
 
-def test_one_turn_at_least():
-    outcome = Outcome()
-    take_turns({"steady": Timed(Steady())}, outcome, 1e-9, None, lambda elapsed: None)
-    assert len(outcome.turns) == 1
+def test_turns_last_as_long_as_the_time(monkeypatch):
+    assert list(turns_for(0.0)) == [0]
+    assert list(turns_for(0.0, at_least=3)) == [0, 1, 2]
+    ticks = count()
+    monkeypatch.setattr("shoal.cli._turns.perf_counter", lambda: float(next(ticks)))
+    assert len(list(turns_for(5.0))) == 5
 
 
 def test_what_hangs_is_told_of():

@@ -72,7 +72,7 @@ def test_names_one_per_line(families, capsys):
 def test_no_name(families, capsys):
     assert main(["envs", "no such thing"]) == 1
     captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "shoal: no name has 'no such thing' in it\n")
+    assert (captured.out, captured.err) == ("", "shoal: no name contains 'no such thing'\n")
 
 
 @pytest.mark.slow

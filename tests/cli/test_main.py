@@ -24,7 +24,7 @@ def test_help_lists_the_commands(args, capsys):
     out = capsys.readouterr().out
     assert "Example: shoal bench CartPole-v1" in out
     assert "--version" in out
-    assert "List the envs that there are" in out
+    assert "List the names of all envs" in out
     assert "Measure how fast an env steps" in out
 
 
@@ -71,7 +71,7 @@ def test_errors_of_ours_take_one_line(capsys, monkeypatch):
     assert main(["bench", "CartPole-v99"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("shoal: env: nothing is called 'CartPole-v99'. Did you mean")
+    assert captured.err.startswith("shoal: env: no env is called 'CartPole-v99'. Did you mean")
     assert captured.err.count("\n") == 1
 
 

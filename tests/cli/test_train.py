@@ -80,7 +80,7 @@ def test_a_run_is_played_and_recorded(trained, tmp_path):
 def test_a_run_is_not_overwritten(trained, capsys):
     again = in_process(capsys, *training(trained[0]))
     assert again.returncode == 2
-    assert "holds a run already: choose another folder, or go on with it (--resume" in again.stderr
+    assert "contains a run already: choose another folder, or resume it (--resume" in again.stderr
 
 
 @of_one_run
@@ -191,7 +191,7 @@ def test_sigterm_saves_and_resume_goes_on_bit_for_bit(tmp_path, capsys):
         (["train", "ppo", "CartPole-v1"], "did you mean --env CartPole-v1?"),
         (
             ["train", "ppo", "--env", "CartPole-v1", "--device", "cuda:99", "--backend", "serial"],
-            "device: expected one that torch",
+            "device: expected a device that torch",
         ),
     ],
 )

@@ -98,6 +98,18 @@ class TestByHand:
         assert found == [1 + 0.5 * 55, 55, 0, 2 + 4]
         assert one(core, [5], [0], 100, 0.5, 1.0, truncations=[1]) == [55]
 
+    @pytest.mark.parametrize(("end", "future"), [("terminations", 0), ("truncations", 0.5 * 4)])
+    def test_no_advantage_goes_past_an_end(self, core, end, future):
+        # The next entry acts at once, in the next episode, and has an advantage of its own: 2.
+        found = one(core, [1, 2], [0, 4], 8, 0.5, 1.0, **{end: [1, 0]})
+        assert found == [1 + future, 2 + 4 - 4]
+        # The end comes while the agent waits.
+        found = one(core, [1, 3, 2], [0, 99, 4], 8, 0.5, 1.0, **{end: [0, 1, 0]}, acts=[1, 0, 1])
+        assert found == [1 + 3 + future, 0, 2 + 4 - 4]
+        # The agent waits after the end: that reward is not of the action before.
+        found = one(core, [1, 3, 2], [0, 4, 0], 8, 0.5, 1.0, **{end: [1, 0, 0]}, acts=[1, 0, 1])
+        assert found == [1 + future, 0, 2 + 4]
+
     def test_of_both_the_end_counts(self, core):
         assert one(core, [5], [0], 100, 0.5, 1.0, terminations=[1], truncations=[1]) == [5]
 

@@ -1,8 +1,9 @@
 """No order of steps loses a wake-up, blocks, or gives rows to two at once.
 
-A model of core/include/shoal/handshake.hpp and of both ends in signals.hpp: methods are named after the C++
-functions, and each yield is one operation on one shared word. `Walk` tries every order of them, all words in
-one total order; no sleep has a limit. Then the mutants: each breaks one rule, and must be found out.
+A model of handshake.hpp and of both ends in signals.hpp (core/include/shoal/handshake): methods are named
+after the C++ functions, and each yield is one operation on one shared word. `Walk` tries every order of them,
+all words in one total order; no sleep has a limit. Then the mutants: each breaks one rule, and must be found
+out.
 """
 
 from itertools import pairwise, product
@@ -12,7 +13,7 @@ import pytest
 
 WRAP = 16  # numbers begin again after 15, ...
 FIRST = 14  # ... which every run passes
-PARENT = -1  # its bell, beside those of workers 0, 1, ...
+PARENT = -1  # its doorbell, beside those of workers 0, 1, ...
 NOT_YET = object()
 
 
@@ -50,9 +51,9 @@ def do(step, words, at, value):
             if words[at]:
                 raise Violation("rows have two owners")
             words[at] = True
-        case "be heard":
+        case "await reader":
             return NOT_YET if words[at] > value else None
-        case "hear":
+        case "read message":
             if not words[at]:
                 return NOT_YET
             words[at] -= 1
@@ -80,7 +81,7 @@ class Book(NamedTuple):
     seen: tuple[int, ...]  # answers of each worker
     order: tuple[int, ...] = ()  # blocks that have been called, and not taken since
     arrived: tuple[int, ...] = ()  # of these, answered
-    speakers: tuple[int, ...] = ()  # of these, to be heard
+    unread: tuple[int, ...] = ()  # of these, with a message that is not yet read
 
 
 def reached(number, wanted):
@@ -102,19 +103,19 @@ class Handshake:
         self.case, self.owners, self.outcomes = case, case.owners, case.outcomes
         self.workers = range(1 + max(case.owners))
         self.blocks = [[b for b, owner in enumerate(case.owners) if owner == w] for w in self.workers]
-        self.places = self.places_for(max(map(len, self.blocks)))
+        self.entries = self.entries_for(max(map(len, self.blocks)))
 
-    def places_for(self, blocks):
+    def entries_for(self, blocks):
         return 1 << (blocks - 1).bit_length()
 
     def words(self):
         words: dict[Any, Any] = {"interrupts": self.case.interrupts}
-        for bell in (PARENT, *self.workers):
-            words |= {("number", bell): FIRST, ("sleeps", bell): False}
-            words |= {("urgent", bell): 0, ("parks", bell): 0, ("wanted", bell): 0}
+        for doorbell in (PARENT, *self.workers):
+            words |= {("number", doorbell): FIRST, ("sleeps", doorbell): False}
+            words |= {("urgent", doorbell): 0, ("parked", doorbell): 0, ("wanted", doorbell): 0}
         for worker in self.workers:
             words |= {("answers", worker): FIRST, ("mail", worker): 0}
-            words |= {(ring, worker, at): None for ring in ("call", "answer") for at in range(self.places)}
+            words |= {(ring, worker, at): None for ring in ("call", "answer") for at in range(self.entries)}
         return words | {("rows", block): True for block in range(len(self.owners))}  # the parent's
 
     def begin(self):
@@ -124,40 +125,42 @@ class Handshake:
 
     # handshake.hpp
 
-    def urgent(self, bell):
+    def urgent(self, doorbell):
         # If nobody ever writes that word, looking at it is no step.
-        return (yield "load", ("urgent", bell)) if bell == PARENT and any(self.outcomes) else 0
+        return (yield "load", ("urgent", doorbell)) if doorbell == PARENT and any(self.outcomes) else 0
 
-    def has_rung(self, bell, awaited, urgent):
-        number = yield "load", ("number", bell)
-        return reached(number, awaited) or (yield from self.urgent(bell)) != urgent
+    def has_rung(self, doorbell, awaited, urgent):
+        number = yield "load", ("number", doorbell)
+        return reached(number, awaited) or (yield from self.urgent(doorbell)) != urgent
 
-    def rings_soon(self, bell, awaited, urgent):
+    def spin_until_rung(self, doorbell, awaited, urgent):
         for _ in range(self.case.looks):
-            if (yield from self.has_rung(bell, awaited, urgent)):
+            if (yield from self.has_rung(doorbell, awaited, urgent)):
                 return True
         return False
 
-    def rings_while_parked(self, bell, awaited, urgent):
-        yield "store", ("wanted", bell), awaited
-        yield "store", ("parks", bell), 1
-        number = yield "load", ("number", bell)
-        if not reached(number, awaited) and (yield from self.urgent(bell)) == urgent:
-            yield from self.sleep_while(bell, number)
-        yield "store", ("parks", bell), 0
+    def park_until_rung(self, doorbell, awaited, urgent):
+        yield "store", ("wanted", doorbell), awaited
+        yield "store", ("parked", doorbell), 1
+        number = yield "load", ("number", doorbell)
+        if not reached(number, awaited) and (yield from self.urgent(doorbell)) == urgent:
+            yield from self.sleep_while(doorbell, number)
+        yield "store", ("parked", doorbell), 0
 
-    def sleep_while(self, bell, number):
-        if (yield "futex_wait", ("number", bell), number):
-            yield "sleep", ("number", bell)
+    def sleep_while(self, doorbell, number):
+        if (yield "futex_wait", ("number", doorbell), number):
+            yield "sleep", ("number", doorbell)
 
-    def ring(self, bell, urgent=False):
+    def ring(self, doorbell, urgent=False):
         if urgent:
-            yield "fetch_add", ("urgent", bell), 1
-        return (yield "fetch_add", ("number", bell), 1)
+            yield "fetch_add", ("urgent", doorbell), 1
+        return (yield "fetch_add", ("number", doorbell), 1)
 
-    def wake_if_parked(self, bell, number, urgent=False):
-        if (yield "load", ("parks", bell)) and (urgent or reached(number, (yield "load", ("wanted", bell)))):
-            yield "futex_wake", ("number", bell)
+    def wake_if_parked(self, doorbell, number, urgent=False):
+        if (yield "load", ("parked", doorbell)) and (
+            urgent or reached(number, (yield "load", ("wanted", doorbell)))
+        ):
+            yield "futex_wake", ("number", doorbell)
 
     # ParentSignals
 
@@ -172,7 +175,7 @@ class Handshake:
 
     def call(self, worker, block, number):
         yield "leave rows", ("rows", block), False
-        yield "write", ("call", worker, number % self.places), block
+        yield "write", ("call", worker, number % self.entries), block
         yield from self.ring(worker)
 
     def await_(self, book):
@@ -185,7 +188,7 @@ class Handshake:
         for worker in self.workers:
             number = yield "load", ("answers", worker)
             while book.seen[worker] != number:
-                block = yield "read", ("answer", worker, book.seen[worker] % self.places)
+                block = yield "read", ("answer", worker, book.seen[worker] % self.entries)
                 if block not in self.called(book, worker)[:1]:
                     raise Violation("an answer to a call that is not the next")
                 book = self.note(book, worker, block)
@@ -193,15 +196,15 @@ class Handshake:
 
     def go_on(self, book, number, urgent):
         left = self.missing(book)
-        if left and not self.must_hear(book):
+        if left and not self.must_read_messages(book):
             return "park", book, (number + left) % WRAP, urgent
-        for block in book.speakers:
-            yield "hear", ("mail", self.owners[block])
-        return ("await_" if left else "take"), book._replace(speakers=())
+        for block in book.unread:
+            yield "read message", ("mail", self.owners[block])
+        return ("await_" if left else "take"), book._replace(unread=())
 
     def park(self, book, awaited, urgent):
-        if not (yield from self.rings_soon(PARENT, awaited, urgent)):
-            yield from self.rings_while_parked(PARENT, awaited, urgent)
+        if not (yield from self.spin_until_rung(PARENT, awaited, urgent)):
+            yield from self.park_until_rung(PARENT, awaited, urgent)
         return "await_", book
 
     def take(self, book):
@@ -221,8 +224,8 @@ class Handshake:
 
     def note(self, book, worker, block):
         seen, arrived = raised(book.seen, worker, 1), (*book.arrived, block)
-        speakers = (*book.speakers, block) if self.outcomes[block] else book.speakers
-        return book._replace(seen=seen, arrived=arrived, speakers=speakers)
+        unread = (*book.unread, block) if self.outcomes[block] else book.unread
+        return book._replace(seen=seen, arrived=arrived, unread=unread)
 
     def wanted(self, book):
         return (book.arrived if self.case.wait == "ready" else book.order)[: self.case.batch]
@@ -230,18 +233,18 @@ class Handshake:
     def missing(self, book):
         return len(book.order[: self.case.batch]) - len(set(self.wanted(book)) & set(book.arrived))
 
-    def must_hear(self, book):
-        return any(self.outcomes[b] == "failed" or self.called(book, self.owners[b]) for b in book.speakers)
+    def must_read_messages(self, book):
+        return any(self.outcomes[b] == "failed" or self.called(book, self.owners[b]) for b in book.unread)
 
-    # WorkerSignals, and what vector/_worker.py does with it
+    # WorkerSignals, and what processes/worker.py does with it
 
     def await_call(self, worker, taken):
         awaited = worker, (taken + 1) % WRAP, 0
         if not (yield from self.has_rung(*awaited)):
-            if not (yield from self.rings_soon(*awaited)):
-                yield from self.rings_while_parked(*awaited)
+            if not (yield from self.spin_until_rung(*awaited)):
+                yield from self.park_until_rung(*awaited)
             return "await_call", worker, taken
-        block = yield "read", ("call", worker, taken % self.places)
+        block = yield "read", ("call", worker, taken % self.entries)
         yield "get rows", ("rows", block)
         return "work", worker, (taken + 1) % WRAP, block
 
@@ -250,21 +253,21 @@ class Handshake:
         return "answer", worker, taken, block
 
     def answer(self, worker, taken, block):
-        yield "write", ("answer", worker, (taken - 1) % WRAP % self.places), block
+        yield "write", ("answer", worker, (taken - 1) % WRAP % self.entries), block
         yield "store", ("answers", worker), taken
         urgent = yield from self.is_urgent(worker, taken, block)
         number = yield from self.ring(PARENT, urgent)
         yield from self.wake_if_parked(PARENT, number, urgent)
-        return (yield from self.speak(worker, taken, block))
+        return (yield from self.send_message(worker, taken, block))
 
     def is_urgent(self, worker, taken, block):
         outcome = self.outcomes[block]
         return outcome == "failed" or (outcome == "message" and (yield "load", ("number", worker)) != taken)
 
-    def speak(self, worker, taken, block):
+    def send_message(self, worker, taken, block):
         if self.outcomes[block]:
             yield "fetch_add", ("mail", worker), 1
-            yield "be heard", ("mail", worker), self.case.room
+            yield "await reader", ("mail", worker), self.case.room
         # After the last call, nobody sees any more what it does.
         all_calls = sum(self.case.calls[own] for own in self.blocks[worker])
         return None if taken == (FIRST + all_calls) % WRAP else ("await_call", worker, taken)
@@ -278,7 +281,7 @@ class Handshake:
             news = (words["answers", worker] - book.seen[worker]) % WRAP
             for block in self.called(book, worker)[:news]:
                 book = self.note(book, worker, block)
-        return not self.missing(book) or self.must_hear(book)
+        return not self.missing(book) or self.must_read_messages(book)
 
 
 # -- the walk ------------------------------------------------------------------------------------------
@@ -426,54 +429,54 @@ def caught(match, *case, **more):
 @caught("sleeps for ever", *BLOCKS)
 class LooksBeforeItParks(Handshake):
     # Harmless if the kernel compared the number that was looked at: then that would be the second look.
-    def rings_while_parked(self, bell, awaited, urgent):
-        rung = yield from self.has_rung(bell, awaited, urgent)
-        yield "store", ("wanted", bell), awaited
-        yield "store", ("parks", bell), 1
+    def park_until_rung(self, doorbell, awaited, urgent):
+        rung = yield from self.has_rung(doorbell, awaited, urgent)
+        yield "store", ("wanted", doorbell), awaited
+        yield "store", ("parked", doorbell), 1
         if not rung:
-            yield from self.sleep_while(bell, (yield "load", ("number", bell)))
-        yield "store", ("parks", bell), 0
+            yield from self.sleep_while(doorbell, (yield "load", ("number", doorbell)))
+        yield "store", ("parked", doorbell), 0
 
 
 @caught("sleeps for ever", *BLOCKS)
 class SleepsWithoutComparing(Handshake):
-    def sleep_while(self, bell, number):
-        yield "store", ("sleeps", bell), True
-        yield "sleep", ("number", bell)
+    def sleep_while(self, doorbell, number):
+        yield "store", ("sleeps", doorbell), True
+        yield "sleep", ("number", doorbell)
 
 
 @caught("sleeps for ever", *BLOCKS)
 class LooksForParkersBeforeItRings(Handshake):
-    def ring(self, bell, urgent=False):
-        parks = yield "load", ("parks", bell)
-        number = yield from super().ring(bell, urgent)
+    def ring(self, doorbell, urgent=False):
+        parks = yield "load", ("parked", doorbell)
+        number = yield from super().ring(doorbell, urgent)
         if parks:
-            yield "futex_wake", ("number", bell)
+            yield "futex_wake", ("number", doorbell)
         return number
 
-    def wake_if_parked(self, bell, number, urgent=False):
+    def wake_if_parked(self, doorbell, number, urgent=False):
         yield from ()
 
 
 @caught("sleeps for ever", *BLOCKS)
 class WakesAtTheVeryNumber(Handshake):
     # Two calls to one worker ring before it is woken, and it waits for the first.
-    def wake_if_parked(self, bell, number, urgent=False):
-        if (yield "load", ("parks", bell)) and number == (yield "load", ("wanted", bell)):
-            yield "futex_wake", ("number", bell)
+    def wake_if_parked(self, doorbell, number, urgent=False):
+        if (yield "load", ("parked", doorbell)) and number == (yield "load", ("wanted", doorbell)):
+            yield "futex_wake", ("number", doorbell)
 
 
 @caught("sleeps for ever", *WORKERS)
 class RingsInTwoSteps(Handshake):
-    def ring(self, bell, urgent=False):
-        number = ((yield "load", ("number", bell)) + 1) % WRAP
-        yield "store", ("number", bell), number
+    def ring(self, doorbell, urgent=False):
+        number = ((yield "load", ("number", doorbell)) + 1) % WRAP
+        yield "store", ("number", doorbell), number
         return number
 
 
 @caught("sleeps for ever", *WORKERS)
 @caught("sleeps for ever", *WORKERS, *READY)
-class LooksAtTheBellAfterCollecting(Handshake):
+class LooksAtTheDoorbellAfterCollecting(Handshake):
     # As it once was: an answer that came between the two looks was slept over.
     def await_(self, book):
         book = yield from self.collect(book)
@@ -489,22 +492,22 @@ class NothingIsUrgent(Handshake):
 
 @caught("sleeps for ever", *BLOCKS, outcomes=MESSAGE)
 class RingsBeforeItIsUrgent(Handshake):
-    def ring(self, bell, urgent=False):
-        number = yield from super().ring(bell)
+    def ring(self, doorbell, urgent=False):
+        number = yield from super().ring(doorbell)
         if urgent:
-            yield "fetch_add", ("urgent", bell), 1
+            yield "fetch_add", ("urgent", doorbell), 1
         return number
 
 
 @caught("sleeps for ever", *BLOCKS, outcomes=MESSAGE)
 class ParksWithoutALookAtUrgent(Handshake):
-    def rings_while_parked(self, bell, awaited, urgent):
-        yield "store", ("wanted", bell), awaited
-        yield "store", ("parks", bell), 1
-        number = yield "load", ("number", bell)
+    def park_until_rung(self, doorbell, awaited, urgent):
+        yield "store", ("wanted", doorbell), awaited
+        yield "store", ("parked", doorbell), 1
+        number = yield "load", ("number", doorbell)
         if not reached(number, awaited):
-            yield from self.sleep_while(bell, number)
-        yield "store", ("parks", bell), 0
+            yield from self.sleep_while(doorbell, number)
+        yield "store", ("parked", doorbell), 0
 
 
 @caught("sleeps for ever", *BLOCKS, outcomes=MESSAGE)
@@ -512,17 +515,17 @@ class LooksForCallsBeforeItAnswers(Handshake):
     # A processor does so by itself, unless the store and the load are both in the one total order.
     def answer(self, worker, taken, block):
         urgent = yield from self.is_urgent(worker, taken, block)
-        yield "write", ("answer", worker, (taken - 1) % WRAP % self.places), block
+        yield "write", ("answer", worker, (taken - 1) % WRAP % self.entries), block
         yield "store", ("answers", worker), taken
         number = yield from self.ring(PARENT, urgent)
         yield from self.wake_if_parked(PARENT, number, urgent)
-        return (yield from self.speak(worker, taken, block))
+        return (yield from self.send_message(worker, taken, block))
 
 
 @caught("nobody can go on", *BLOCKS, outcomes=MESSAGE)
-class SpeaksBeforeItAnswers(Handshake):
+class SendsBeforeItAnswers(Handshake):
     def work(self, worker, taken, block):
-        yield from self.speak(worker, taken, block)
+        yield from self.send_message(worker, taken, block)
         return (yield from super().work(worker, taken, block))
 
 
@@ -543,7 +546,7 @@ class AnswersBeforeItHasFinished(Handshake):
 @caught("two owners", *BLOCKS)
 class CallsBeforeItHasFinished(Handshake):
     def call(self, worker, block, number):
-        yield "write", ("call", worker, number % self.places), block
+        yield "write", ("call", worker, number % self.entries), block
         yield from self.ring(worker)
         yield "leave rows", ("rows", block), False
 
@@ -553,7 +556,7 @@ class RingsBeforeItHasWritten(Handshake):
     def call(self, worker, block, number):
         yield "leave rows", ("rows", block), False
         yield from self.ring(worker)
-        yield "write", ("call", worker, number % self.places), block
+        yield "write", ("call", worker, number % self.entries), block
 
 
 @caught("not the next", *BLOCKS)
@@ -564,9 +567,9 @@ class AnswersTwice(Handshake):
 
 
 @caught("overwritten while unread", (0, 0, 0), (2, 2, 2))
-class AsManyPlacesAsBlocks(Handshake):
+class AsManyEntriesAsBlocks(Handshake):
     # Three do not divide the numbers: where these begin again, two that follow each other share a place.
-    def places_for(self, blocks):
+    def entries_for(self, blocks):
         return blocks
 
 

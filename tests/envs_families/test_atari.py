@@ -302,7 +302,7 @@ def test_rendering():
 
 
 def test_continuous_actions_are_refused():
-    with pytest.raises(ArgumentError, match=r"continuous: no-ops and FIRE"):
+    with pytest.raises(ArgumentError, match=r"continuous: expected False, because a reset"):
         one("atari-breakout", continuous=True)
 
 

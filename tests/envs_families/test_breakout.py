@@ -141,6 +141,12 @@ def test_the_ceiling_throws_it_back_and_the_paddle_shrinks():
         assert game.obs[1] == 0.5
 
 
+def test_a_ball_that_just_touches_the_ceiling_flies_on():
+    with Game(y=BALL + 1.0, vy=-1.0) as game:
+        game.step()
+        assert (game.y, game.vy, game.half) == (BALL, -1, PADDLE)
+
+
 @pytest.mark.parametrize("offset", [-1.0, -0.5, 0.0, 0.25, 1.0])
 def test_where_it_hits_the_paddle_is_where_it_goes(offset):
     reach = PADDLE + BALL
@@ -161,6 +167,26 @@ def test_a_ball_beside_the_paddle_passes():
         assert (game.vy, game.hits) == (1, 0)
         game.step(RIGHT)  # too late: the ball is beside it, not above
         assert (game.vy, game.hits) == (1, 0)
+
+
+def test_the_paddle_returns_a_ball_that_goes_below_its_top():
+    with Game(y=TOP - BALL - 1.0) as game:
+        game.step()
+        assert (game.y, game.vy, game.hits) == (TOP - BALL, 1, 0)  # it touches the top
+        game.step()
+        assert (game.y, game.hits) == (TOP - BALL, 1)
+        assert game.vy < 0
+
+
+def test_the_ball_can_be_put_anywhere_in_the_field_and_nowhere_else():
+    with Game() as game:
+        for name, end in {"x": WIDTH, "y": GROUND}.items():
+            for inside in (0.0, end):
+                game.set(**{name: inside})
+                assert getattr(game, name) == inside
+            for outside in (-0.25, end + 0.25):
+                with pytest.raises(ArgumentError, match=f"{name}: expected values from 0.0 to {end}, got"):
+                    game.set(**{name: outside})
 
 
 @pytest.mark.parametrize(
@@ -276,6 +302,21 @@ def test_a_ball_that_passes_costs_a_life():
         assert game.obs in game.vec.single_observation_space
         game.step()  # resets
         assert (game.lives_left, game.score, game.bricks_left) == (LIVES, 0, BRICKS)
+
+
+@pytest.mark.parametrize(("above", "lives"), [(1.25, LIVES), (1.0, LIVES - 1), (0.5, LIVES - 1)])
+def test_a_ball_is_lost_as_soon_as_it_touches_the_ground(above, lives):
+    with Game(x=2.0, y=GROUND - BALL - above) as game:
+        game.step()
+        assert game.lives_left == lives
+
+
+def test_the_last_ball_is_seen_lying_on_the_ground():
+    with Game(x=2.0, y=GROUND - BALL - 0.5, lives_left=1) as game:
+        game.step()
+        assert game.terminated
+        assert game.y == GROUND - BALL
+        assert game.obs[3] == np.float32((GROUND - BALL) / GROUND)
 
 
 @pytest.mark.parametrize("how", ["paddle", "lost"])

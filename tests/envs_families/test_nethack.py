@@ -333,6 +333,6 @@ def test_minihack_without_pkg_resources_says_what_helps():
     done = run('import shoal, sys; sys.modules["pkg_resources"] = None; shoal.make("minihack-room-5x5")')
     assert done.returncode == 1
     assert done.stderr.endswith(
-        "shoal.errors.MissingExtra: MiniHack needs pkg_resources, which newer setuptools have no more: "
+        "shoal.errors.MissingExtra: MiniHack needs pkg_resources, which newer setuptools do not have: "
         'pip install "setuptools<80"\n'
     )

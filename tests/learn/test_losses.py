@@ -88,7 +88,7 @@ def test_the_value_loss_by_hand():
 
 def test_means_are_of_what_counts():
     entries = torch.tensor([1.0, 2.0, 100.0])
-    assert losses.mean(entries, torch.tensor([1.0, 1.0, 0.0])) == 1.5
-    assert losses.mean(entries, torch.zeros(3)) == 0
+    assert losses.weighted_mean(entries, torch.tensor([1.0, 1.0, 0.0])) == 1.5
+    assert losses.weighted_mean(entries, torch.zeros(3)) == 0
     assert losses.explained_variance(entries, entries) == 1
     assert np.isnan(losses.explained_variance(entries, torch.ones(3)))

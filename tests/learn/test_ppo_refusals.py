@@ -49,14 +49,14 @@ def test_a_number_may_be_written_as_one_likes():
 
 
 def test_a_dict_is_no_config():
-    with pytest.raises(TypeError, match=r"expected a PPOConfig \(of a dict: PPOConfig.of\(a_dict\)\), got"):
+    with pytest.raises(TypeError, match=r"expected a PPOConfig \(from a dict: PPOConfig.of\(a_dict\)\), got"):
         PPO("shoal/CartPole-v1", {"total_steps": 5})
 
 
 def test_an_lstm_learns_whole_columns():
     config = PPOConfig(lstm=True, minibatch_size=16, horizon=32)
     with pytest.raises(
-        ArgumentError, match="expected at least the horizon with lstm=True, 32, because whole"
+        ArgumentError, match="expected at least the horizon with lstm=True, 32, because minibatches"
     ):
         PPO("shoal/CartPole-v1", config)
 

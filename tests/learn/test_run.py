@@ -236,9 +236,9 @@ def test_a_run_goes_on_with_other_threads_if_asked(tmp_path):
 def test_a_folder_holds_one_run(tmp_path):
     with PPO("shoal/CartPole-v1", config()) as ppo:
         Run(tmp_path, ppo, "shoal/CartPole-v1").close()
-        with pytest.raises(ArgumentError, match="holds a run already"):
+        with pytest.raises(ArgumentError, match="contains a run already"):
             Run(tmp_path, ppo, "shoal/CartPole-v1")
-        with pytest.raises(TypeError, match="env: expected the name that the run is to be resumed by"):
+        with pytest.raises(TypeError, match="env: expected a name, by which the run can be resumed"):
             Run(tmp_path / "new", ppo, type(ppo))
     for folder, why in ((tmp_path / "none", "does not exist"), (tmp_path / "config.json", "is a file")):
         with pytest.raises(ArgumentError, match=f"expected the folder of a run, but it {why}"):

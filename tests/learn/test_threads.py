@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Discrete
 import shoal
 from shoal import _core
 from shoal.learn import PPO, Policy, PPOConfig, threads
-from shoal.learn.threads import Threads, choose_threads
+from shoal.learn.threads import Threads, acting_threads, choose_threads
 from shoal.testing import SampleEnv
 
 SPACES = {"vector": Box(-1, 1, (4,)), "frames": Box(0, 255, (4, 84, 84), "uint8")}
@@ -47,6 +47,18 @@ def chosen(kind, *, vec_class=shoal.Serial, **settings):
 )
 def test_threads_share_what_is_worth_it(kind, settings, expected):
     assert chosen(kind, **settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "lstm", "expected"),
+    [("vector", False, 4), ("vector", True, 1), ("frames", False, 4), ("frames", True, 4)],
+)
+def test_torch_shares_no_work_that_an_lstm_has(kind, lstm, expected, monkeypatch):
+    """With an encoder of frames, there is other work than the LSTM's."""
+    monkeypatch.setattr(threads, "WORTH_SHARING", 1)
+    with shoal.Serial(lambda: SampleEnv(SPACES[kind], Discrete(2)), 8, flat=True) as vec:
+        assert acting_threads(a_policy(kind, lstm), vec) == expected
+    assert chosen(kind, lstm=lstm).acting == expected
 
 
 def test_who_says_fewer_is_heard(monkeypatch):

@@ -73,7 +73,7 @@ WRONG = [
     ("place", 4, "place: expected values from 0 to 3, got 4"),
     ("place", -1, "place: expected values from 0 to 3, got -1"),
     ("place", [0, 1, 2, 1000], "place: expected values from 0 to 3, got 1000"),
-    ("place", 1 << 16, "place: expected what int16 can hold, got 65536"),
+    ("place", 1 << 16, "place: expected values that int16 can hold, got 65536"),
     ("place", np.uint64(1 << 63), "place: expected"),
     ("place", 10**30, "place: expected int16"),
     ("place", 1.0, "place: expected int16"),
@@ -84,12 +84,12 @@ WRONG = [
     ),
     ("things", [[0, 1.5, 0, 0]] * 4, "things: expected values within its bounds"),
     ("things", [[0, np.nan, 0, 0]] * 4, "things: expected values within .*got nan"),
-    ("things", [[0, 1e300, 0, 0]] * 4, "things: expected what float32 can hold, got 1e"),
+    ("things", [[0, 1e300, 0, 0]] * 4, "things: expected values that float32 can hold, got 1e"),
     ("things", [[0, 0, 0]] * 4, r"things: expected float32 of shape \(4,\)"),
     ("free", np.nan, "free: expected values from -inf to inf, got nan"),
     ("free", np.inf, "free: expected values from -inf to inf, got inf"),
     ("count", 6, "count: expected values from 1 to 5, got 6"),
-    ("shelf", 128, "shelf: expected what int8 can hold, got 128"),
+    ("shelf", 128, "shelf: expected values that int8 can hold, got 128"),
     ("hidden", 1, "hidden: this field of the state of Shelf can be read only.*bounds = {'hidden': "),
 ]
 
@@ -153,7 +153,7 @@ OWN = [
 def test_our_own_envs_bear_whatever_they_accept(name):
     """Uncompiled, where every wrong index raises."""
     with shoal.make(name, 4, seed=0, debug=True) as vec:
-        spec = vec._native_spec
+        spec = vec._engine.spec
         vec.action_space.seed(0)
         choose = np.random.default_rng(0)
         for _ in range(20 if spec.bounds else 2):

@@ -60,7 +60,7 @@ from shoal.native import compiling
 with shoal.make(Walk, 2, **eval(sys.argv[1])) as vec:
     vec.reset(seed=0)
     rewards = vec.step(np.zeros(2, np.int64))[1]
-    print(rewards[0], vec._kernel.was_cached)
+    print(rewards[0], vec._engine.kernel.was_cached)
 """
 
 
@@ -192,7 +192,7 @@ class Kept(shoal.NativeEnv):
         return 1.0, False
 
 
-def make_kept():
+def make_kept(cls=Kept, rewards=(1.0, 1.0)):
     """Use the class as in a new process: whether its kernel was on disk, and what was said."""
     from shoal.native import compiling
 
@@ -202,10 +202,10 @@ def make_kept():
     ):
         patch.setattr(compiling, "SLOW", 0.0)
         patch.setattr(compiling, "_made", {})
-        with shoal.make(Kept, 2) as vec:
+        with shoal.make(cls, 2) as vec:
             vec.reset(seed=0)
-            assert vec.step([0, 0])[1].tolist() == [1.0, 1.0]
-            return vec._kernel.was_cached, said.getvalue()
+            assert vec.step([0, 1])[1].tolist() == list(rewards)
+            return vec._engine.kernel.was_cached, said.getvalue()
 
 
 @dataclass
@@ -292,7 +292,7 @@ def test_a_damaged_kernel_is_compiled_anew(compiled, store):
     cached, said = make_kept()
     assert cached is False
     why = "other users may write to it, mode 770: chmod 700 it, or delete it"
-    assert said.endswith(f"; each process compiles it anew ({store.folder}: {why})\n")
+    assert said.endswith(f"; each process compiles it again ({store.folder}: {why})\n")
 
 
 RUN_KEPT = """
@@ -301,7 +301,7 @@ before = "numba" in sys.modules
 from tests.native.test_cache import Kept
 with shoal.make(Kept, 2) as vec:
     vec.reset(seed=0)
-    print(before, vec.step([0, 0])[1].tolist(), vec._kernel.was_cached)
+    print(before, vec.step([0, 0])[1].tolist(), vec._engine.kernel.was_cached)
 """
 
 
@@ -318,6 +318,46 @@ def test_another_process_finds_it_and_needs_numba_only_then(compiled):
     assert done.stdout == "False [1.0, 1.0] True\n"
     assert done.stderr == ""
     assert list(compiled.file.parent.iterdir()) == [compiled.file]
+
+
+RUN_UNKNOWN = """
+import sys, types, shoal
+from pathlib import Path
+module = types.ModuleType(sys.argv[1])  # sys.modules does not know it, so it cannot be imported
+exec(compile(Path("walk.py").read_text(), "walk.py", "exec"), vars(module))
+with shoal.make(module.Walk, 2) as vec:
+    vec.reset(seed=0)
+    print(vec.step([0, 0])[1][0], vec._engine.kernel.was_cached)
+"""
+
+
+def test_a_kernel_is_found_by_processes_that_cannot_import_its_module(project):
+    """As of a file that was loaded by its path: each path gives the module another name."""
+    (project.folder / "run.py").write_text(RUN_UNKNOWN)
+    assert project("first") == (2.5, False)
+    for name in ("first", "second"):
+        assert project(name) == (2.5, True)
+
+
+def _sum_up_to(number):
+    return 0.0 if number < 1 else number + _sum_up_to(number - 1)
+
+
+class Recursive(Kept):
+    """Has a function that calls itself."""
+
+    @staticmethod
+    def step(obs):
+        return _sum_up_to(3), False  # a literal is of another type than what the function calls itself with
+
+
+def test_a_kernel_with_a_function_that_calls_itself_is_not_kept(tmp_path, monkeypatch):
+    """Numba does not find that function in what it loads, and the kernel would crash."""
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    for _ in range(2):
+        cached, said = make_kept(Recursive, [6.0, 6.0])
+        assert cached is False
+        assert said.endswith("; each process compiles it again (a function of it calls itself)\n")
 
 
 def test_any_flipped_bit_is_noticed_before_anything_is_unpickled(store, monkeypatch):

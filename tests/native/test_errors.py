@@ -193,11 +193,11 @@ def rebinds_elsewhere(state, obs):
     ("step", "verb", "line", "text"),
     [
         (of_gymnasium, "step", "return obs, 1.0, False, False, info", "step must return .reward, terminated"),
-        (of_old_gym, "step", "return obs, 1.0, False, {}", "Observations are written into obs"),
-        (rebinds, "step", "obs = np.array", r"the name obs to something else.* in place: obs\[:\] = \.\.\."),
-        (rebinds_in_passing, "step", "obs, reward = np.zeros(2), 1.0", "the name obs to something else"),
+        (of_old_gym, "step", "return obs, 1.0, False, {}", "Write observations into obs"),
+        (rebinds, "step", "obs = np.array", r"the name obs to a new value.* in place: obs\[:\] = \.\.\."),
+        (rebinds_in_passing, "step", "obs, reward = np.zeros(2), 1.0", "the name obs to a new value"),
         (rebinds_the_state, "step", "state = 3", r"in place: state.field = \.\.\."),
-        (rebinds_elsewhere, "looks", "obs = np.array", "the name obs to something else"),
+        (rebinds_elsewhere, "looks", "obs = np.array", "the name obs to a new value"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -239,7 +239,7 @@ def looks_well(state, obs):
     [
         (returns_both, r"(?s)return obs, {}\nreset must return nothing. Write the observation into obs"),
         (returns_what_is_called, "Mine.reset must return nothing, got array.* Write into obs"),
-        (rebinds_at_reset, "the name obs to something else"),
+        (rebinds_at_reset, "the name obs to a new value"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

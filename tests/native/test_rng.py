@@ -10,9 +10,14 @@ from shoal.native.rng import Rng, draw, fresh_keys, keys_of
 
 needs_core = pytest.mark.skipif(shoal._core.NAME != "native", reason="needs the compiled core")
 
+COUNT = 3 << 30
+
 
 class Dice(shoal.NativeEnv):
-    """Shows draws of every kind, some of which have no number to choose from; or ends at once."""
+    """Shows draws of every kind, some of which have no number to choose from; or ends at once.
+
+    Action 1 draws one integer below COUNT.
+    """
 
     observation_space = Box(-np.inf, np.inf, (9,), np.float64)
     action_space = Discrete(2)
@@ -27,6 +32,9 @@ class Dice(shoal.NativeEnv):
     def step(action, rng, obs, config):
         if config.ends:
             return 0.0, True
+        if action == 1:
+            obs[0] = rng.integers(COUNT)
+            return 0.0, False
         obs[0] = rng.uniform()
         obs[1] = rng.uniform(-3.0, 5.0)
         obs[2] = rng.normal()
@@ -116,3 +124,16 @@ def test_an_autoreset_does_not_repeat_a_seed():
 @pytest.mark.parametrize("debug", [True, pytest.param(False, marks=needs_core)])
 def test_of_no_numbers_the_lowest_is_drawn(debug):
     assert draws(1, num_envs=1, debug=debug)[0, :, 6:].tolist() == [[0, 3, 2]]
+
+
+@pytest.mark.parametrize("debug", [True, pytest.param(False, marks=needs_core)])
+def test_a_draw_that_would_make_a_number_more_likely_is_drawn_again(debug):
+    """There are four words of 32 bits for every three numbers: each fourth word must not count."""
+    keys, _ = keys_of(range(7, 57))
+    words = [[draw(int(key), place) >> 32 for place in range(1, 20)] for key in keys]
+    counted = [next(word for word in own if word % 4) for own in words]
+    assert {own[0] % 4 for own in words} == {0, 1, 2, 3}  # some first words do not count
+    with shoal.make(Dice, len(keys), debug=debug) as vec:
+        vec.reset(seed=7)  # takes the word before these
+        found = vec.step(np.ones(len(keys), np.int64))[0][:, 0]
+    assert found.tolist() == [word // 4 * 3 + word % 4 - 1 for word in counted]

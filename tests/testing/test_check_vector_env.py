@@ -75,7 +75,7 @@ class LiesAboutMask(shoal.Serial):
 class HidesErrors(shoal.Serial):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        step = self._begin_step
+        step = self._step_all
 
         def hiding():
             try:
@@ -83,7 +83,7 @@ class HidesErrors(shoal.Serial):
             except ValueError:
                 return []
 
-        self._begin_step = hiding
+        self._step_all = hiding
 
 
 class StepsAfterClose(shoal.Serial):
@@ -129,19 +129,19 @@ BROKEN = {
     StepsFinishedEnvs: "stepping a finished env",
     AnswersInAnotherOrder: "get_attr",
     LosesEpisodes: "lengths",
-    RestoresNothing: "restore: the same future",
+    RestoresNothing: "restore: the same results",
     ForgetsPlannedSeeds: r"seed\(9\)",
-    AsksTheDead: "lengths|who acts",
+    AsksTheDead: "lengths|mask at",
     SwapsRows: "step 0, observations",
     ForgetsSeeds: "observations|seed",
-    ReturnsItsMemory: "unpacks to what it was made of",
+    ReturnsItsMemory: "unpacks to the original values",
     EatsOptions: "options are not changed",
     TakesAnyAction: "actions .*: nothing was raised",
     MergesFlags: "truncations",
     LosesInfos: "infos",
     IgnoresTheMode: "mode SAME_STEP",
     LiesAboutMask: "recv: mask",
-    HidesErrors: "an env's exception comes out",
+    HidesErrors: "an env's exception reaches the caller",
     StepsAfterClose: "after close",
 }
 

@@ -67,12 +67,12 @@ def still_works(vec):
 @contextmanager
 def limited(vec, seconds):
     """Give a vec another timeout for its waits, but not for the start of workers, which takes any time."""
-    before = vec._timeout
-    vec._timeout = vec._pool._timeout = seconds
+    before = vec._engine._calls.timeout
+    vec._engine._calls.timeout = seconds
     try:
         yield
     finally:
-        vec._timeout = vec._pool._timeout = before
+        vec._engine._calls.timeout = before
 
 
 # -- events ------------------------------------------------------------------------------------------------

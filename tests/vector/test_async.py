@@ -22,7 +22,7 @@ from shoal.errors import (
     WorkerError,
     WrongMode,
 )
-from shoal.processes.placement import plan_async
+from shoal.processes.placement import place_async
 from shoal.testing import SentinelEnv, SentinelRows
 from shoal.testing.contract import difference
 
@@ -163,9 +163,8 @@ def test_ready_does_not_wait_for_the_slowest_and_nobody_starves(tmp_path):
 
 
 def test_halves_are_spread_over_all_workers_and_adjoin():
-    plan = plan_async(256, 2, None, 2, batch_size=128, order="fifo")
+    plan = place_async(256, 2, None, 2, batch_size=128, order="fifo")
     assert plan.blocks == [(0, 0, 64), (1, 64, 128), (0, 128, 192), (1, 192, 256)]
-    assert plan.per_batch == 2
     with pool(8, copy=False) as vec:
         vec.async_reset(seed=0)
         first = vec.recv()
@@ -186,9 +185,9 @@ def test_halves_are_spread_over_all_workers_and_adjoin():
     ],
 )
 def test_blocks_divide_shares_and_batches(creators, workers, batch, order, size):
-    plan = plan_async(creators, workers, None, 2, batch_size=batch, order=order)
+    plan = place_async(creators, workers, None, 2, batch_size=batch, order=order)
     assert {last - first for _, first, last in plan.blocks} == {size}
-    assert plan.per_batch * size == batch
+    assert batch % size == 0
     assert sorted(unit for worker in range(workers) for unit in plan.of_worker(worker)) == list(
         range(creators)
     )
@@ -383,13 +382,14 @@ def test_part_of_a_batch_may_be_sent_and_the_rest_stays_as_it_is():
             vec.async_reset(seed=0)
 
 
-def test_only_what_can_be_told_apart_is_asynchronous():
+def test_a_subclass_and_a_generator_of_creators_can_be_asynchronous():
     class Own(shoal.Multiprocessing):
         pass
 
     for make in (partial(Own, sentinels(4)), partial(shoal.Multiprocessing, (c for c in sentinels(4)))):
-        with pytest.raises(ArgumentError, match=r"cannot be made of a generator"):
-            make(batch_size=2)
+        with make(batch_size=2) as vec:
+            vec.async_reset(seed=0)
+            assert vec.recv().env_ids.tolist() == [0, 1]
 
 
 def test_a_fork_cannot_receive():

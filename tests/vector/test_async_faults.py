@@ -17,7 +17,7 @@ from shoal.errors import (
     WorkerDied,
     WorkerTimeout,
 )
-from shoal.processes import calls as _pool
+from shoal.processes import calls as calls_module
 from shoal.testing import CrashEnv, HangEnv, SentinelEnv
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
@@ -37,7 +37,7 @@ def test_a_failure_comes_out_and_a_reset_helps(how, error, order):
             vec.send(actions)
             with pytest.raises(error, match=r"failed as told|killed by signal 9"):
                 run(vec, 10_000)
-            with pytest.raises(ResetNeeded, match=r"call async_reset\(\), which begins"):
+            with pytest.raises(ResetNeeded, match=r"call async_reset\(\) first"):
                 vec.recv()
         vec.async_reset(seed=9)
         assert vec.recv().obs[:, 1:3].tolist() == [[0, 0]] * 4
@@ -86,7 +86,7 @@ def test_close_in_any_state(state):
     ],
 )
 def test_close_waits_for_those_who_go_on(tmp_path, monkeypatch, silence, nap, infos):
-    monkeypatch.setattr(_pool, "GRACE", silence)
+    monkeypatch.setattr(calls_module, "GRACE", silence)
 
     class Slow(SentinelEnv):
         def step(self, action):
@@ -131,8 +131,8 @@ def test_how_a_worker_died_is_told_though_nothing_of_its_was_under_way():
     with pool(4, batch_size=2, mode="async") as vec:
         vec.async_reset(seed=0)
         first, second = vec.recv(), vec.recv()
-        vec._crew._channel.kill(1)
-        assert wait_until(lambda: vec._crew.notice_deaths() or vec._crew.lost, 60)
+        vec._engine._workers.launcher.kill(1)
+        assert wait_until(lambda: vec._engine._workers.notice_ends() or vec._engine._workers.lost, 60)
         with pytest.raises(WorkerDied, match=r"signal 9.*Call async_reset\(\)"):
             vec.send(actions_for(second), env_ids=second.env_ids)
         assert first.resets.all()
@@ -175,7 +175,7 @@ def test_every_env_of_a_worker_that_failed_says_so_once(mode, how, order):
     """Whether it was under way, there, or in hand; the others go on."""
     creators = [partial(Fragile, i, how) for i in range(8)]
     with pool(creators, on_error="restart", autoreset_mode=mode, order=order) as vec:
-        theirs = set(vec._crew._ids[0])
+        theirs = set(vec._engine._workers._ids[0])
         vec.async_reset(seed=0)
         for _ in range(4):
             vec.send(actions_for(vec.recv()))
@@ -294,7 +294,7 @@ def test_a_worker_that_fails_does_nothing_more():
         vec.send(np.array([999]), env_ids=held[0].env_ids)
         for batch in held[1:]:
             vec.send(np.zeros(1, np.int64), env_ids=batch.env_ids)
-        assert wait_until(vec._signals.speakers, 60)
+        assert wait_until(vec._engine._signals.unread, 60)
         with pytest.warns(RestartWarning, match="worker 0 is restarted"):
             batches = [vec.recv() for _ in range(4)]
         for env, batch in enumerate(batches):

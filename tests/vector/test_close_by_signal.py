@@ -106,13 +106,23 @@ def test_what_the_handler_raises_comes_out(kind, alarm):
 
 def closes_at(kind, line):
     """Use a vec, and close it at a line of ours, counted as they run; return whether there are so many."""
-    from shoal.processes import calls as _pool
-    from shoal.processes import messages as _mail
-    from shoal.processes import workers as _crew
-    from shoal.vector import _async, _async_pool, multiprocessing
-    from shoal.vector import vec as base
+    from shoal.native import engine as threads_module
+    from shoal.processes import calls as calls_module
+    from shoal.processes import engine as processes_module
+    from shoal.processes import messages as messages_module
+    from shoal.processes import workers as workers_module
+    from shoal.vector import batches
+    from shoal.vector import vec as vec_module
 
-    modules = (_async, _async_pool, _crew, _mail, _pool, base, multiprocessing)
+    modules = (
+        batches,
+        workers_module,
+        messages_module,
+        calls_module,
+        processes_module,
+        threads_module,
+        vec_module,
+    )
     files = {module.__file__ for module in modules}
     vec, seen = VECS[kind](), 0
 

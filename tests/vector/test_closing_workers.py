@@ -13,9 +13,9 @@ from tests.vector.faulty import LONG, Closing, Unbound, pids, still_works
 import shoal
 from shoal import _core
 from shoal.errors import Closed, WorkerDied
-from shoal.processes import calls as _pool
-from shoal.processes import messages as _mail
-from shoal.processes import workers as _crew
+from shoal.processes import calls as calls_module
+from shoal.processes import messages as messages_module
+from shoal.processes import workers as workers_module
 from shoal.testing import CrashEnv, SampleEnv, SentinelEnv
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
@@ -100,13 +100,13 @@ def test_05_lines_outlive_a_forgotten_vec():
     """In a cycle, they are not collected before it: it still needs them, to end its workers."""
     vec = pids()
     vec.itself = vec
-    lines = [mail._line for mail in vec._crew._mails.values()]
+    lines = [mail._line for mail in vec._engine._workers.connections.values()]
     workers = vec.call("pid")
     gc.collect()
-    assert all(line in _mail._in_use for line in lines)
+    assert all(line in messages_module._in_use for line in lines)
     del vec
     gc.collect()
-    assert not any(line in _mail._in_use for line in lines)
+    assert not any(line in messages_module._in_use for line in lines)
     assert wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), 60)
 
 
@@ -131,7 +131,7 @@ def test_13_every_env_is_closed_once(tmp_path, parent_steps, any_time):
 @pytest.fixture
 def any_time(monkeypatch):
     """Workers have as long as they need to end by themselves, on a busy machine too."""
-    for module in (_crew, _pool):
+    for module in (workers_module, calls_module):
         monkeypatch.setattr(module, "GRACE", 60.0)
 
 

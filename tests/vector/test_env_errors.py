@@ -28,7 +28,7 @@ from tests.vector.scripts import METHODS
 import shoal
 from shoal import _core
 from shoal.errors import EnvError, ResetNeeded, WorkerDied
-from shoal.processes import workers as _crew
+from shoal.processes import workers as workers_module
 from shoal.testing import SampleEnv, SentinelEnv
 from shoal.testing.envs import UnpicklableError
 
@@ -158,7 +158,7 @@ def test_01_several_failures_are_all_told():
     with pool(crash(0, 1, "raise"), crash(2, 1, "raise")) as vec:
         vec.reset(seed=0)
         vec.send([0] * 4)
-        assert wait_until(lambda: not any(map(vec._signals.due, range(2))), 60)
+        assert wait_until(lambda: not any(map(vec._engine._signals.due, range(2))), 60)
         with pytest.raises(ValueError, match="env 0 failed") as caught:
             vec.recv()
         assert "and another worker failed: ValueError: env 2 failed as told" in caught.value.__notes__
@@ -206,7 +206,7 @@ def test_04_a_creator_that_fails_beside_one_that_hangs(monkeypatch):
     def fail():
         raise OSError("no licence left")
 
-    monkeypatch.setattr(_crew, "GRACE", 0.05)  # it hangs for certain
+    monkeypatch.setattr(workers_module, "GRACE", 0.05)  # it hangs for certain
     with pytest.raises(OSError, match="no licence left"):
         shoal.Multiprocessing([partial(time.sleep, 3600), fail], num_workers=2)
 

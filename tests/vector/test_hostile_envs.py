@@ -14,7 +14,7 @@ from tests.vector.scripts import said_by
 import shoal
 from shoal import _core
 from shoal.errors import EnvError, ResetNeeded, RestartWarning, WorkerDied
-from shoal.processes import workers as _crew
+from shoal.processes import workers as workers_module
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
 
@@ -30,12 +30,12 @@ def test_02_a_worker_that_dies_after_its_answer_is_told_of_once(tmp_path, verb):
         vec.reset(seed=0)
         dying, _ = vec.call("pid")
         vec.send([0, 998])
-        assert wait_until(lambda: not vec._signals.due(0), 60)
+        assert wait_until(lambda: not vec._engine._signals.due(0), 60)
         os.kill(dying, signal.SIGKILL)
         assert wait_until(lambda: not Path(f"/proc/{dying}").exists(), 60)
 
         def release():
-            wait_until(lambda: vec._moving and 0 in vec._crew.lost, 60)  # the parent has noticed
+            wait_until(lambda: vec._moving and 0 in vec._engine._workers.lost, 60)  # the parent has noticed
             gate.open()
 
         releasing = threading.Thread(target=release)
@@ -136,7 +136,7 @@ def test_an_env_that_closes_all_descriptors(monkeypatch):
             vec.step([0, 4])
 
         vec.reset(seed=0)
-        monkeypatch.setattr(_crew, "GRACE", 0.1)  # it hangs for certain
+        monkeypatch.setattr(workers_module, "GRACE", 0.1)  # it hangs for certain
         with pytest.raises(WorkerDied, match=r"worker 1.* was ended: the line .* is closed") as caught:
             vec.step([0, 3])
         monkeypatch.undo()

@@ -15,10 +15,10 @@ from tests.vector.faulty import Gate, Gated, Signalling, envs, pool, sleeps, sti
 import shoal
 from shoal import _core
 from shoal.errors import Closed, ResetNeeded
-from shoal.processes import calls as _pool
-from shoal.processes import launcher_client as _launching
-from shoal.processes import messages as _mail
-from shoal.processes import workers as _crew
+from shoal.processes import calls as calls_module
+from shoal.processes import launcher_client as launcher_module
+from shoal.processes import messages as messages_module
+from shoal.processes import workers as workers_module
 from shoal.testing import SentinelEnv
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
@@ -46,7 +46,7 @@ def interrupt():
 
 def set_grace(monkeypatch, seconds):
     """Set the time that workers have to finish what was interrupted."""
-    for module in (_crew, _pool):
+    for module in (workers_module, calls_module):
         monkeypatch.setattr(module, "GRACE", seconds)
 
 
@@ -102,6 +102,25 @@ def test_05_a_vec_closed_by_another_thread_in_the_middle_of_a_step(tmp_path, mon
     closer.join()
 
 
+def test_05_close_ends_a_wait_by_itself(tmp_path, monkeypatch):
+    """Not only because the lines to the workers end, which a wait looks at only now and then."""
+    monkeypatch.setattr(messages_module.Connection, "shut_down", lambda self: None)
+    set_grace(monkeypatch, 0.05)  # the env hangs for certain
+    gate = Gate(tmp_path)
+    vec = pool((1, partial(Gated, 1, gate)))
+    vec.reset(seed=0)
+    with ThreadPoolExecutor(1) as thread:
+        step = thread.submit(vec.step, [0, 998, 0, 0])
+        assert wait_until(gate.reached, 60)
+        vec.close()
+        try:
+            assert wait_until(step.done, 60)
+        finally:
+            gate.open()
+        with pytest.raises(Closed, match="closed while its envs were moving"):
+            step.result()
+
+
 def test_05_a_vec_closed_by_a_signal_handler_in_the_middle_of_a_step(monkeypatch):
     set_grace(monkeypatch, 0.05)  # the env hangs for certain
     vec = pool((1, partial(Signalling, 1, os.getpid(), verb="step")))
@@ -129,7 +148,7 @@ def test_a_signal_handler_closes_a_vec_and_makes_another(monkeypatch):
 
 # -- between any two lines ---------------------------------------------------------------------------------
 
-FILES = {module.__file__ for module in (_pool, _crew, _mail, _launching)}
+FILES = {module.__file__ for module in (calls_module, workers_module, messages_module, launcher_module)}
 LINES = {
     "step": lambda vec: vec.step([0] * 4),
     "call": lambda vec: vec.call("env_id"),

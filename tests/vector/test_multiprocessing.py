@@ -147,7 +147,7 @@ def test_one_arena_within_a_twentieth_of_its_rows():
     space = sp.Box(0, 255, (84, 84, 4), np.uint8)
     with shoal.Multiprocessing(partial(SampleEnv, space, sp.Discrete(2)), 8, num_workers=2) as vec:
         rows = 8 * (84 * 84 * 4 + 8 + 8 + 4 + 16)
-        assert rows <= vec._crew._memory.block.nbytes <= 1.05 * rows
+        assert rows <= vec._engine._workers._memory.block.nbytes <= 1.05 * rows
         first = vec.reset(seed=0)[0]
         assert first.shape == (8, 84, 84, 4)
 
@@ -271,7 +271,7 @@ def test_what_is_done_between_send_and_recv_costs_no_waiting():
         for _ in range(5):
             vec.send([0] * 4)
             begun = time.perf_counter()
-            assert wait_until(lambda: not any(map(vec._signals.due, range(2))), 60)
+            assert wait_until(lambda: not any(map(vec._engine._signals.due, range(2))), 60)
             time.sleep(0.03)
             between += time.perf_counter() - begun
             vec.recv()

@@ -170,7 +170,7 @@ def test_ids_that_only_gymnasium_can_make(registered, mine):
         assert isinstance(vec, shoal.Native)
     (mine.parent / "broken_at_birth.py").write_text(textwrap.dedent(MINE).replace("obs[0]", "obs"))
     gymnasium.register("Broken-v0", entry_point="broken_at_birth:Mine")
-    with pytest.raises(shoal.errors.NativeError, match="the name obs to something else"):
+    with pytest.raises(shoal.errors.NativeError, match="the name obs to a new value"):
         shoal.make("Broken-v0", 2)
     gymnasium.register("Lost-v0", entry_point="nowhere_at_all:Mine")
     with pytest.raises(ModuleNotFoundError, match="nowhere_at_all"):

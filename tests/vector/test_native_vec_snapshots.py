@@ -108,7 +108,7 @@ def test_a_snapshot_keeps_last_observations():
         saved = vec.snapshot()
         first = vec.recv().infos["final_obs"]
         vec.restore(saved)
-        vec._columns.arrays["finals"][:] = 0
+        vec._engine.columns.arrays["finals"][:] = 0
         vec.restore(saved)
         second = vec.recv().infos["final_obs"]
         assert [obs.tolist() for obs in first] == [obs.tolist() for obs in second]

@@ -13,8 +13,11 @@ from tests.envs import Fragile
 from tests.vector.faulty import (
     LONG,
     FailsAtReset,
+    Gate,
+    Gated,
     limited,
     pids,
+    running,
 )
 
 import shoal
@@ -141,7 +144,7 @@ def test_hanging():
         vec.reset(seed=0)
         vec.step([0, 0])
         vec.send([0, 0])
-        assert wait_until(lambda: not vec._signals.due(0), 60)
+        assert wait_until(lambda: not vec._engine._signals.due(0), 60)
         with limited(vec, 0.2), pytest.warns(RestartWarning, match=r"WorkerTimeout.*It was last in env 1"):
             batch = vec.recv()
         assert batch.truncations.tolist() == [False, True]
@@ -262,6 +265,23 @@ def test_a_slow_worker_writes_no_more_rows_when_it_is_given_up():
             vec.step(np.zeros(300, np.int64))
 
 
+def test_a_late_worker_is_dead_before_its_restart_is_told(tmp_path):
+    """The warning is an error here, so nothing replaces the worker: it must be dead by then all the same."""
+    gate = Gate(tmp_path)
+    with shoal.Multiprocessing(partial(Gated, 0, gate), on_error="restart", copy=False) as vec:
+        vec.reset(seed=0)
+        (worker,) = vec.call("pid")
+        obs, *_ = vec.step([7])
+        seen = obs.copy()
+        vec.send([998])
+        assert wait_until(gate.reached, 60)
+        with limited(vec, 0.05), pytest.raises(RestartWarning, match="WorkerTimeout"):
+            vec.recv()
+        gate.open()
+        assert not running(worker)
+        assert difference(obs, seen) is None  # it has written nothing
+
+
 def test_options_reach_the_reset_that_is_done_again():
     with shoal.Multiprocessing([partial(FailsAtReset, i) for i in range(2)], on_error="restart") as vec:
         with pytest.warns(RestartWarning, match="is bad"):
@@ -326,8 +346,8 @@ def test_warnings_name_the_line_that_called(verb):
         first = vec.recv()
         second = vec.recv()
         vec.send([999, 0], env_ids=first.env_ids)
-        while verb == "send" and not vec._crew.lost:
-            vec._crew.notice_deaths()
+        while verb == "send" and not vec._engine._workers.lost:
+            vec._engine._workers.notice_ends()
         with pytest.warns(RestartWarning, match="restarted") as caught:
             vec.recv() if verb == "recv" else vec.send([0, 0], env_ids=second.env_ids)
         assert caught[0].filename == __file__

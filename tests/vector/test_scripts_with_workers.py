@@ -173,6 +173,40 @@ time.sleep(3600)
     assert errors.count("KeyboardInterrupt") == 1
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_06_ctrl_c_does_not_reach_an_env(method, tmp_path):
+    """Even if every new Python begins with a handler of its own for Ctrl-C."""
+    handler = "import signal; signal.signal(signal.SIGINT, lambda *_: 1 / 0)"
+    (tmp_path / "sitecustomize.py").write_text(handler)
+    code = f"""
+        import os, signal
+        os.environ["PYTHONPATH"] = os.getcwd()
+        import shoal
+        from shoal.testing import SentinelEnv
+
+        class Interrupted(SentinelEnv):
+            def __init__(self):
+                super().__init__(0, 10**6)
+                signal.raise_signal(signal.SIGINT)
+
+            def pid(self):
+                signal.raise_signal(signal.SIGINT)
+                return os.getpid()
+
+            def step(self, action):
+                signal.raise_signal(signal.SIGINT)
+                return super().step(action)
+
+        with shoal.Multiprocessing(Interrupted, 2, num_workers=2, start_method="{method}") as vec:
+            vec.reset(seed=0)
+            workers = vec.call("pid")
+            for worker in workers:
+                os.kill(worker, signal.SIGINT)
+            print(vec.step([0, 0])[0][:, 2].tolist(), vec.call("pid") == workers)
+        """
+    assert said_by(code, folder=tmp_path) == "[1, 1] True\n"
+
+
 def test_05_a_dead_launcher_is_replaced(tmp_path):
     code = """
 from shoal.errors import WorkerDied
@@ -194,6 +228,6 @@ with shoal.Multiprocessing(Hanging, 4, num_workers=2) as vec:
     done = run_script(HANGING.replace("METHOD", "forkserver") + code, folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     _, died, gone, works = done.stdout.splitlines()
-    assert "worker 0, which ran envs 0 to 1, died; nobody is left to say how" in died
+    assert "worker 0, which ran envs 0 to 1, died; the process that could say how has ended too" in died
     assert gone == "[0, 1, 2, 3]"
     assert works == "[1, 1, 1, 1]"

@@ -518,7 +518,7 @@ class Round:
             pids = self.vec.call("pid")
             known = list(dict.fromkeys(pids))  # workers are numbered by their first rows
             # How rows are grouped into blocks is told nowhere else.
-            blocks = [list(range(part.first_env, part.last_env)) for part in self.vec._parts]
+            blocks = [list(range(part.first_env, part.last_env)) for part in self.vec._engine.blocks]
             self.model = Model(self.setup, blocks, [known.index(pid) for pid in pids])
         except BaseException:
             self.vec.close()

@@ -111,7 +111,7 @@ with shoal.Multiprocessing(creators, num_workers=2, **OPTIONS) as vec:
         vec.send([0] * vec.batch_size, batch.env_ids)
     while not Path("in").exists():
         time.sleep(0.001)
-    vec._timeout = vec._pool._timeout = 2.0  # from now on: the start may take any time
+    vec._engine._calls.timeout = 2.0  # from now on: the start may take any time
     for _ in batches:
         vec.recv()
 print("fine")

@@ -13,8 +13,8 @@ from tests.vector.faulty import Gate, Gated, hang, limited, pids, pool, still_wo
 import shoal
 from shoal import _core
 from shoal.errors import ResetNeeded, WorkerTimeout
-from shoal.processes import calls as _pool
-from shoal.processes import workers as _crew
+from shoal.processes import calls as calls_module
+from shoal.processes import workers as workers_module
 from shoal.testing import SentinelEnv
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing 
 @pytest.fixture
 def short_grace(monkeypatch):
     """Give workers less time to finish what is no longer wanted: here they hang for certain."""
-    for module in (_crew, _pool):
+    for module in (workers_module, calls_module):
         monkeypatch.setattr(module, "GRACE", 0.05)
 
 
@@ -43,7 +43,7 @@ def test_03_an_env_that_hangs(tmp_path, short_grace):
     gate = Gate(tmp_path)
     vec, timeout = started_within(1.0, (0, partial(Gated, 0, gate)))
     vec.async_reset(seed=0)
-    assert wait_until(lambda: not any(map(vec._signals.due, range(2))), 60)
+    assert wait_until(lambda: not any(map(vec._engine._signals.due, range(2))), 60)
     vec.recv()
     vec.send([998, 0, 0, 0])
     assert wait_until(gate.reached, 60)
@@ -62,7 +62,7 @@ def test_03_a_reset_replaces_a_worker_that_hangs():
         vec.reset(seed=0)
         vec.step([0] * 4)
         vec.send([0] * 4)
-        assert wait_until(lambda: not vec._signals.due(0), 60)
+        assert wait_until(lambda: not vec._engine._signals.due(0), 60)
         with limited(vec, 0.2), pytest.raises(WorkerTimeout, match=r"worker 1.*not answered within 0.2 s"):
             vec.recv()
         obs, _ = vec.reset(seed=5)
@@ -101,8 +101,8 @@ def test_03_a_worker_that_does_not_read():
     with pids() as vec:
         vec.reset(seed=0)
         os.kill(vec.call("pid")[0], signal.SIGSTOP)
-        vec._crew._timeout = 0.2  # for the message, which no socket can hold
+        vec._engine._workers.timeout = 0.2  # for the message, which no socket can hold
         with limited(vec, 0.2), pytest.raises(WorkerTimeout, match="worker 0"):
             vec.set_attr("extra", np.zeros(1_000_000))
-        vec._crew._timeout = None
+        vec._engine._workers.timeout = None
         still_works(vec)

@@ -1,7 +1,7 @@
-// Python and NumPy as the core uses them.
+// python: how the core uses Python and NumPy.
 //
-// The loops call Python's C API directly, because they run once per env and step: a function that returns
-// false, or a null pointer, has set a Python error. Constructors run once and use nanobind, which throws.
+// The loops call Python's C API directly, because they run once per env and step. A function that returns false, or a
+// null pointer, has set a Python error. Constructors run once and use nanobind, which throws.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -22,16 +22,16 @@ namespace shoal {
 
 namespace nb = nanobind;
 
-// A reference that is given back at the end of its scope.
+// A reference that is released at the end of its scope.
 using Owned = nb::object;
 
 inline Owned own(PyObject* object) { return nb::steal(object); }
 
-// Does something in which other threads may get their turn. When the process exits, Python does not give it back to a
-// daemon thread: up to 3.13 it ends the thread by pthread_exit, which unwinds the stack. The frames below hold
-// references, and Python is gone, so the thread stops here and waits for the end of the process.
+// Call a function that may release the GIL. While the process exits, a daemon thread does not get the GIL back: Python
+// up to 3.13 ends the thread by pthread_exit, which unwinds the stack. The frames of the caller hold references, and
+// the interpreter does not exist any more. So the thread stops here, and waits for the end of the process.
 //
-// What is called must have no C++ object of its own on the stack: it would be destroyed on the way.
+// The function must have no C++ object with a destructor on its own stack: the unwinding would destroy it.
 template <typename Call>
 auto enter_python(const Call& call) -> decltype(call()) {
 #ifdef __GLIBCXX__
@@ -45,29 +45,29 @@ auto enter_python(const Call& call) -> decltype(call()) {
 #endif
 }
 
-// Calls a function that may be written in Python; null if it raises.
+// Call a function that may be written in Python. Returns null if it raises.
 template <typename... Arguments>
 PyObject* call(PyObject* function, Arguments... arguments) {
     PyObject* given[] = {arguments..., nullptr};
     return enter_python([&] { return PyObject_Vectorcall(function, given, sizeof...(arguments), nullptr); });
 }
 
-// Lets other threads of Python run. Not nanobind's own guard: see `enter_python`.
-class OthersMayRun {
+// Releases the GIL until the end of its scope. nanobind's guard cannot be used: see `enter_python`.
+class GilRelease {
    public:
-    OthersMayRun() : thread_(PyEval_SaveThread()) {}
-    ~OthersMayRun() {
+    GilRelease() : thread_(PyEval_SaveThread()) {}
+    ~GilRelease() {
         enter_python([this] { PyEval_RestoreThread(thread_); });
     }
-    OthersMayRun(const OthersMayRun&) = delete;
-    OthersMayRun& operator=(const OthersMayRun&) = delete;
+    GilRelease(const GilRelease&) = delete;
+    GilRelease& operator=(const GilRelease&) = delete;
 
    private:
     PyThreadState* thread_;
 };
 
-// Everything that an object of the core refers to lies in one list, so that Python's garbage collector can
-// see all of it at one place; the members that are read in the loops are borrowed from it.
+// Holds all references of an object of the core in one list, so that Python's garbage collector finds them in one
+// place. Members that the loops read are borrowed from it.
 class Holder {
    public:
     PyObject* hold(nb::object object) {
@@ -75,9 +75,9 @@ class Holder {
         return object.ptr();
     }
     PyObject* held() const { return held_.ptr(); }
-    // What is held may be freed by this, which may run Python or give up the GIL.
+    // This may free the objects, which may run Python code or release the GIL.
     void release() {
-        PyObject* held = held_.release().ptr();  // not `reset`, which nothing may leave by an exception
+        PyObject* held = held_.release().ptr();  // not `reset`: it is noexcept, and unwinding must pass
         enter_python([held] { Py_XDECREF(held); });
     }
     Holder() = default;
@@ -89,7 +89,7 @@ class Holder {
     nb::list held_;
 };
 
-// What Python needs to collect cycles through a class that has a Holder called `holder`.
+// Lets Python's garbage collector see a class that has a Holder named `holder`.
 template <typename T>
 int traverse(PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(self));
@@ -110,13 +110,13 @@ inline const PyType_Slot collectable[] = {
     {0, nullptr},
 };
 
-// By its number and byte order, not its identity: arrays that were pickled have a dtype object of their own.
+// Compare dtypes by number and byte order, not by identity: unpickled arrays have their own dtype objects.
 inline bool has_dtype(PyArrayObject* array, PyArray_Descr* dtype) {
     return PyArray_DESCR(array) == dtype ||
            (PyArray_TYPE(array) == dtype->type_num && PyArray_ISNOTSWAPPED(array));
 }
 
-// The data of a column with one number per row. `type` is NumPy's number of T.
+// The data of a column with one value per row. `type` is NumPy's type number of T.
 template <typename T>
 T* column(nb::handle array, int type, npy_intp rows) {
     auto* a = reinterpret_cast<PyArrayObject*>(array.ptr());

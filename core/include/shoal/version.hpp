@@ -1,4 +1,4 @@
-// The version of the package this core was compiled for.
+// version: the version of the package for which this core was compiled.
 #pragma once
 
 #ifndef SHOAL_VERSION

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from shoal.rows.fields import Branch, Choice, Kind, Leaf, Misfit, Node, describe
 from shoal.rows.layout import Layout, Rows
 from shoal.rows.packing import fit
 from shoal.stepping.env_faults import name_env, observation_error
+from shoal.stepping.episodes import Episodes
 from shoal.stepping.results import checked, final, five, flag, number
-from shoal.stepping.row_slice import Infos, Run, keep
+from shoal.stepping.row_slice import Infos, RowSlice, keep
 
 Write = Callable[[int, Any], None]
 
@@ -159,8 +161,11 @@ class StepLoop:
         beginning: Rows whose next transition begins an episode; kept up to date.
     """
 
-    def __init__(self, envs: Sequence[Any], run: Run, packer: Packer, beginning: NDArray[np.bool_]) -> None:
-        self._run, self._arena, self._beginning = run, run.arena, beginning
+    def __init__(
+        self, envs: Sequence[Any], run: RowSlice, packer: Packer, beginning: NDArray[np.bool_]
+    ) -> None:
+        self._run, self._arena = run, replace(run.arena, starts=beginning)
+        self._episodes = Episodes(self._arena, run.mode)
         self._steps, self._restarts = [env.step for env in envs], [env.restart for env in envs]
         self._same_step = run.mode is AutoresetMode.SAME_STEP
         self._write = packer.write
@@ -178,20 +183,17 @@ class StepLoop:
         arena, write, ndarray = self._arena, self._write, np.ndarray
         views, dtype, shape = self._plain
         same_step = self._same_step
-        acting = arena.mask.tolist()
+        acting = self._episodes.begin_step()
         # Copied, because an env may keep the action it was given.
         actions = self._split([column.copy() for column in self._actions], len(acting))
-        # Rewards go through a plain list, and work that only episode ends need is done only for the rows that
-        # have one: an operation on an array costs as much as stepping a small env.
+        # In a list, which is written as a whole: writing single numbers into an array takes longer.
         rewards = [0.0] * len(acting)
-        ended: list[int] = []
-        restarted: list[int] = []
-        arena.terminations[:] = False
-        arena.truncations[:] = False
         infos: Infos = []
         row, verb = 0, "step"
         try:
-            for row, (acts, step, action) in enumerate(zip(acting, self._steps, actions, strict=True)):
+            for row, (acts, step, action) in enumerate(
+                zip(acting.tolist(), self._steps, actions, strict=True)
+            ):
                 if acts:
                     result = step(action)
                     if type(result) is not tuple or len(result) != 5:
@@ -204,7 +206,6 @@ class StepLoop:
                     rewards[row] = reward if type(reward) is float else number(reward)
                     terminated, truncated = flag(terminated, "terminated"), flag(truncated, "truncated")
                     if terminated or truncated:
-                        ended.append(row)
                         arena.terminations[row], arena.truncations[row] = terminated, truncated
                         if same_step:
                             infos.append((row, final(self._run, row, obs, info)))
@@ -212,7 +213,6 @@ class StepLoop:
                             obs, info = self._restarts[row]()
                             write(row, obs)
                 else:
-                    restarted.append(row)
                     verb = "reset"
                     obs, info = self._restarts[row]()
                     write(row, obs)
@@ -227,25 +227,8 @@ class StepLoop:
             name_env(error, self._run.first_env + row, verb)
             raise
         arena.rewards[:] = rewards
-        self._settle(acting, ended, restarted)
+        self._episodes.end_step_of_single_rows(acting)
         return infos
-
-    def _settle(self, acting: list[bool], ended: list[int], restarted: list[int]) -> None:
-        """Bring the episode totals, `resets` and `mask` up to date."""
-        arena, beginning = self._arena, self._beginning
-        arena.episode_returns[beginning] = 0.0
-        arena.episode_lengths[beginning] = 0
-        np.add(arena.episode_returns, arena.rewards, arena.episode_returns)
-        np.add(arena.episode_lengths, acting, arena.episode_lengths)
-        arena.resets[:] = False
-        arena.resets[restarted] = True
-        arena.episode_returns[restarted] = 0.0
-        arena.episode_lengths[restarted] = 0
-        arena.mask[:] = True
-        if not self._same_step:
-            arena.mask[ended] = False
-        beginning[:] = False
-        beginning[ended if self._same_step else restarted] = True
 
 
 # ----------------------------------------------------------------------------------------------- actions

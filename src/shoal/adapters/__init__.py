@@ -1,1 +1,1 @@
-"""Any env behind one interface: Gymnasium, PettingZoo, old gym, and `shoal.Env` with its rows in place."""
+"""Adapters: one interface for any env, be it from Gymnasium, PettingZoo or old gym, or a `shoal.Env`."""

@@ -1,8 +1,8 @@
 """A PettingZoo env as a `shoal.Env`: one row for each of its possible agents.
 
-ParallelEnv                                itself
-AECEnv whose agents act at the same time   by PettingZoo's aec_to_parallel
-AECEnv whose agents take turns             by turn_based_aec_to_parallel; who waits is masked
+ParallelEnv                                used as it is
+AECEnv whose agents act at the same time   converted by PettingZoo's aec_to_parallel
+AECEnv whose agents take turns             converted by turn_based_aec_to_parallel; waiting agents are masked
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from shoal.rows.layout import Layout
 class AgentsEnv(Env):
     """Steps a PettingZoo env in place.
 
-    An agent acts while the env lists it. One that is gone has finished; one that the env lists again has
-    returned, and begins an episode of its own. An agent that the env drops without a word was cut off.
+    An agent acts while the env lists it. An agent that the env no longer lists has finished. If the env lists
+    it again, the agent has returned and begins a new episode. If the env drops an agent without setting a
+    flag, the agent's episode was truncated.
 
     Args:
-        env: A parallel env, an AEC env, or any object with the methods of the former.
+        env: A parallel env, an AEC env, or any object with the methods of a parallel env.
 
     Attributes:
-        env: As a parallel env.
-        possible_agents: Names of the agents, in the order of their rows.
+        env: The env, converted to a parallel env.
+        possible_agents: The names of the agents, in the order of their rows.
     """
 
     def __init__(self, env: Any) -> None:
@@ -46,18 +47,18 @@ class AgentsEnv(Env):
         self._asked = (self.possible_agents, [cutter(space, self.action_space) for space in acted.values()])
         self._no_rewards, self._no_flags = [0.0] * self.num_agents, [False] * self.num_agents
         self._in_turns = self.env is not env and not self.metadata.get("is_parallelizable", False)
-        self._listed: set[Any] = set()  # by the env
-        self._playing: set[Any] = set()  # their episode goes on
+        self._listed: set[Any] = set()  # agents that the env lists
+        self._playing: set[Any] = set()  # agents whose episode goes on
 
     def bind(self, rows: Arena, layouts: tuple[Layout, Layout] | None = None) -> None:
-        """Write into these rows from now on."""
+        """Make the env write into `rows` from now on."""
         super().bind(rows, layouts)
         action = (layouts or self._layouts())[1]
         self._split, self._columns = action.root.split, action.columns(rows.actions, rows.action_objects)
         self._bytes, self._objects = rows.observations, rows.observation_objects
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the rows."""
+        """Return the state without the rows."""
         rows = ("_split", "_columns", "_bytes", "_objects")
         return {name: value for name, value in super().__getstate__().items() if name not in rows}
 
@@ -70,14 +71,14 @@ class AgentsEnv(Env):
             if agent in observations:
                 self._observe(row, observations[agent])
             else:
-                # What its last episode has left there is nobody's now.
+                # Clear the observation that the agent's last episode left there.
                 self._bytes[row], self._objects[row] = 0, None
         self._set_mask()
         return self._infos(infos)
 
     def step(self, actions: Any) -> Any:
-        """Let every agent act whose turn it is."""
-        # Copied: the env may keep what it gets.
+        """Step the env with the actions of all agents whose turn it is."""
+        # Copied, because the env may keep the actions.
         given = self._split([column.copy() for column in self._columns], self.num_agents)
         chosen = {
             agent: given[row] if cut is None else cut(given[row])
@@ -86,7 +87,7 @@ class AgentsEnv(Env):
         }
         observations, rewards, terminations, truncations, infos = self.env.step(chosen)
         before, self._listed = self._listed, set(self.env.agents)
-        # In lists, which are written as a whole: to write single numbers into arrays takes longer.
+        # Collected in lists and written once, because writing single numbers into arrays takes longer.
         earned, ended, cut_off = self._no_rewards.copy(), self._no_flags.copy(), self._no_flags.copy()
         for row, agent in enumerate(self.possible_agents):
             listed = agent in self._listed
@@ -95,7 +96,7 @@ class AgentsEnv(Env):
                 terminated = ended[row] = bool(terminations.get(agent, False))
                 truncated = cut_off[row] = bool(truncations.get(agent, False)) or not (terminated or listed)
                 if terminated or truncated:
-                    self._playing.remove(agent)  # though some envs list it for a while
+                    self._playing.remove(agent)  # some envs still list it for a while
             elif listed and agent not in before:
                 self._playing.add(agent)
             else:
@@ -116,7 +117,7 @@ class AgentsEnv(Env):
         self.write(row, observation if pad is None else pad(observation))
 
     def _infos(self, infos: dict[Any, Any]) -> list[dict[str, Any]] | None:
-        if self._in_turns:  # of the converter's own, and what the mask says
+        if self._in_turns:  # PettingZoo's converter adds this key; the mask says the same
             for info in infos.values():
                 info.pop("active_agent", None)
         if not any(infos.values()):
@@ -124,7 +125,7 @@ class AgentsEnv(Env):
         return [infos.get(agent) or {} for agent in self.possible_agents]
 
     def get_attr(self, name: str) -> Any:
-        """The attribute `name` of the env."""
+        """Return the attribute `name` of the env."""
         return getattr(self.env, name)
 
     def set_attr(self, name: str, value: Any) -> None:
@@ -132,21 +133,21 @@ class AgentsEnv(Env):
         setattr(self.env, name, value)
 
     def render(self) -> Any:
-        """The env's own frame."""
+        """Return the env's frame."""
         return self.env.render()
 
     def close(self) -> None:
-        """Close the env, if it can be."""
+        """Close the env, if it has a close method."""
         close = getattr(self.env, "close", None)
         if close is not None:
             close()
 
 
 def _names(given: Any, kind: str) -> tuple[Any, ...]:
-    """The names of the agents.
+    """Return the names of the agents as a tuple.
 
     Raises:
-        ArgumentTypeError: If they are no list of different names.
+        ArgumentTypeError: If `given` is not a list of different names.
     """
     if isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
         names = tuple(given)
@@ -159,7 +160,7 @@ def _names(given: Any, kind: str) -> tuple[Any, ...]:
 
 
 def parallel(env: Any) -> Any:
-    """A PettingZoo env as a parallel env."""
+    """Convert a PettingZoo env to a parallel env."""
     if not hasattr(env, "agent_iter"):
         return env
     from pettingzoo.utils import conversions

@@ -16,17 +16,17 @@ from shoal.rows.arena import Arena
 from shoal.rows.layout import Layout
 
 _BOUND = ("observations", "actions", "rewards", "terminations", "truncations", "mask", "_packer")
-"""What `bind` sets: it belongs to the rows, not to the env."""
+"""The attributes that `bind` sets. They belong to the rows, not to the env."""
 
 
 class _Views(dict[str, Any]):
-    """A dict of views that refuses assignment: it would replace a row's view instead of writing into it."""
+    """A dict of views that refuses assignment, which would replace a view instead of writing into the row."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         raise TypeError(f"write into the row: [{key!r}][...] = x, not [{key!r}] = x")
 
     def __reduce__(self) -> Any:
-        """A copy is an ordinary dict."""
+        """Copy and pickle as an ordinary dict."""
         return dict, (dict(self),)
 
 
@@ -40,37 +40,37 @@ class Env:
     """An env that writes its rows itself: no tuple, no copy, no allocation per step.
 
     A subclass sets ``observation_space`` and ``action_space`` (of one agent) and ``num_agents``, as
-    class attributes or in ``__init__``, and writes the arrays below in ``reset`` and ``step``. They are
-    views of the vec's own rows, bound when the vec knows the spaces; without a vec the env gets
-    rows of its own on first use.
+    class attributes or in ``__init__``. Its ``reset`` and ``step`` write into the arrays below. The arrays
+    are views of the vec's rows; the vec binds them once it knows the spaces. An env without a vec gets its
+    own rows on first use.
 
-    Before each ``step`` the rewards and flags are cleared and ``actions`` hold the new actions. Then the
-    env writes what happened. The rules for agents:
+    Before each ``step`` the vec clears rewards and flags and puts the new actions into ``actions``. Then the
+    env writes the results of the step. The rules for agents:
 
-    - An agent whose ``terminations`` or ``truncations`` the env sets has finished: this transition is
-      its last, and its ``mask`` is cleared after the step.
+    - If the env sets ``terminations`` or ``truncations`` of an agent, the agent has finished. This transition
+      is its last, and its ``mask`` is cleared after the step.
     - An agent whose ``mask`` is clear does not act, and its action is not read. The env may clear ``mask``
-      of an agent that waits for its turn: rewards and ends that it gets meanwhile belong to its last
-      action, or to none if it has not acted yet. The env may set ``mask`` of an agent that had finished: it
-      returns and begins an episode.
-    - An agent that has no part in the episode has a clear ``mask``, and the env writes neither a reward nor a
-      flag for it.
-    - When no agent is left to act, the episode is over and the vec resets the env, as its autoreset
-      mode says.
+      of an agent that waits for its turn. Rewards and flags that the agent gets meanwhile belong to its last
+      action, or to no action if it has not acted yet. The env may set ``mask`` of an agent that had finished:
+      the agent returns and begins an episode.
+    - For an agent that has no part in the episode, the env clears ``mask`` and writes neither a reward nor a
+      flag.
+    - When no agent is left to act, the episode is over. The vec then resets the env according to its
+      autoreset mode.
 
     Attributes:
         observations: One entry per agent: an array, or nested arrays for structured spaces (Text as
             codes, OneOf as index and choices, Sequence, Graph and custom spaces as arrays of objects).
             `write` packs a whole value instead.
         actions: One entry per agent, nested like the space.
-        rewards: float64, one per agent.
-        terminations: bool, one per agent.
-        truncations: bool, one per agent.
-        mask: bool, one per agent.
-        np_random: A random stream, as `gymnasium.Env` has one.
+        rewards: The reward of each agent, as float64.
+        terminations: Whether each agent has terminated.
+        truncations: Whether each agent was truncated.
+        mask: Whether each agent needs an action.
+        np_random: The random stream of the env, as in `gymnasium.Env`.
 
     Args:
-        buf: Rows to use from the start; by default the vec binds them later.
+        buf: The rows to write into. By default the vec binds rows later.
 
     Example:
         >>> import numpy as np, shoal
@@ -107,14 +107,14 @@ class Env:
             self.bind(buf)
 
     def bind(self, rows: Arena, layouts: tuple[Layout, Layout] | None = None) -> None:
-        """Let the env write into these rows from now on. Called by the vec.
+        """Make the env write into `rows` from now on. The vec calls this.
 
         Args:
-            rows: One for each agent.
-            layouts: Of observations and actions in these rows; by default, of the env's own spaces.
+            rows: The rows, one for each agent.
+            layouts: The layouts of observations and actions; by default those of the env's spaces.
 
         Raises:
-            ArgumentError: If there are not as many rows as agents.
+            ArgumentError: If the number of rows is not the number of agents.
         """
         if len(rows) != self.num_agents:
             raise ArgumentError(f"expected {self.num_agents} rows, one per agent, got {len(rows)}")
@@ -132,12 +132,12 @@ class Env:
         return Layout(self.observation_space, objects=True), Layout(self.action_space, objects=True)
 
     def bound(self) -> list[tuple[str, Any]]:
-        """The arrays that `bind` set, by name: what the env must write into and never replace."""
+        """Return the names and arrays that `bind` set. The env must write into them, never replace them."""
         names = ("observations", "rewards", "terminations", "truncations", "mask")
         return [(name, getattr(self, name)) for name in names]
 
     def __getattr__(self, name: str) -> Any:
-        """Give an env that stands alone rows of its own, the first time it needs them."""
+        """Allocate rows for an env without a vec, when it first needs them."""
         if name not in _BOUND:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         layouts = self._layouts()
@@ -145,15 +145,15 @@ class Env:
         return getattr(self, name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the rows, which belong to the vec."""
+        """Return the state without the rows, which belong to the vec."""
         return {name: value for name, value in self.__dict__.items() if name not in _BOUND}
 
     def write(self, agent: int, value: Any) -> None:
         """Pack a whole observation into the row of an agent.
 
         Raises:
-            ObservationError: If it does not fit.
-            ArgumentError: If there is no such agent.
+            ObservationError: If the value does not fit the observation space.
+            ArgumentError: If there is no agent of this number.
         """
         agent = operator.index(agent)
         if not 0 <= agent < self.num_agents:
@@ -165,14 +165,14 @@ class Env:
     ) -> dict[str, Any] | list[dict[str, Any]] | None:
         """Begin an episode and write the first observations.
 
-        A subclass defines it, and may call ``super().reset(seed=seed)`` first: that seeds ``np_random``.
+        A subclass defines this method. It may call ``super().reset(seed=seed)`` first, to seed ``np_random``.
 
         Args:
             seed: A new seed, or None to go on with the env's own random stream.
-            options: As the caller of ``vec.reset`` gave them.
+            options: The options that the caller of ``vec.reset`` gave.
 
         Returns:
-            Nothing, an info (it stands at the env's first row), or one info per agent.
+            None, one info (the vec puts it at the env's first row), or a list with one info per agent.
         """
         if type(self).reset is Env.reset:
             raise NotImplementedError(f"{type(self).__name__} must define reset()")
@@ -182,7 +182,7 @@ class Env:
 
     @property
     def np_random(self) -> np.random.Generator:
-        """The env's random stream, made when it is first needed."""
+        """The random stream of the env. It is created on first use."""
         if "_random" not in self.__dict__:
             self._random, self._random_seed = seeding.np_random()
         return self._random
@@ -193,24 +193,24 @@ class Env:
 
     @property
     def np_random_seed(self) -> int:
-        """What `np_random` was seeded with."""
+        """The seed of `np_random`."""
         _ = self.np_random
         return self._random_seed
 
     def step(self, actions: Any) -> dict[str, Any] | list[dict[str, Any]] | None:
-        """Move by one step and write observations, rewards and flags.
+        """Do one step and write observations, rewards and flags.
 
         Args:
             actions: The same as ``self.actions``.
 
         Returns:
-            As `reset`.
+            None, one info, or a list with one info per agent, as for `reset`.
         """
         raise NotImplementedError(f"{type(self).__name__} must define step()")
 
     def render(self) -> Any:
-        """A frame, for envs that can draw themselves."""
+        """Return a frame. A subclass that can draw itself defines this method."""
         raise NotImplementedError(f"{type(self).__name__} does not define render()")
 
     def close(self) -> None:
-        """Release what the env holds."""
+        """Release the resources of the env."""

@@ -1,7 +1,7 @@
-"""Agents with different spaces -> one space that has room for each of them.
+"""Agents with different spaces -> one common space that is large enough for all.
 
-Observations are padded with zeros at the end of each axis. Actions are cut to the agent's own shape; a choice
-that only others have counts as the first.
+Observations are padded with zeros at the end of each axis. Actions are cut to the shape of the agent's own
+space. A discrete action that the agent does not have is replaced by its first action.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Change = Callable[[Any], Any]
 
 
 def common_space(spaces: Mapping[Any, Space[Any]], what: str) -> Space[Any]:
-    """The smallest space that has room for all.
+    """Return the smallest space that is large enough for all given spaces.
 
     Args:
-        spaces: By agent.
-        what: They are, for messages.
+        spaces: The space of each agent.
+        what: The name of the spaces, for messages.
 
     Raises:
-        SpaceError: If there is none.
+        SpaceError: If the spaces cannot be padded to a common one.
     """
     found = _common(list(spaces.values()))
     if found is None:
@@ -79,7 +79,7 @@ def _common_leaf(spaces: Sequence[Any]) -> Space[Any] | None:
 
 
 def padder(own: Space[Any], common: Space[Any]) -> Change | None:
-    """What makes a value of an agent's own space one of the common; None if it is one."""
+    """Return a function that pads a value of an agent's own space; None if it needs no padding."""
     if own == common or isinstance(own, Discrete):
         return None
     if isinstance(own, (Dict, Tuple)):
@@ -89,14 +89,14 @@ def padder(own: Space[Any], common: Space[Any]) -> Change | None:
 
     def pad(value: Any) -> Any:
         array = np.asarray(value)
-        # What does not fit is left as it is: whoever packs it says so.
+        # A value that does not fit stays as it is: the packer raises the error.
         return _padded(array, shape) if array.shape == expected else value
 
     return pad
 
 
 def cutter(own: Space[Any], common: Space[Any]) -> Change | None:
-    """What makes a value of the common space one of an agent's own; None if it is one."""
+    """Return a function that cuts a value of the common space to an agent's own; None if it fits already."""
     if own == common:
         return None
     if isinstance(own, (Dict, Tuple)):
@@ -123,9 +123,8 @@ def _per_part(own: Any, common: Any, change: Callable[[Any, Any], Change | None]
 
 
 def _padded(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    if array.shape == shape or array.ndim != len(
-        shape
-    ):  # the latter does not fit, and whoever packs it says so
+    # An array with another number of axes stays as it is: the packer raises the error.
+    if array.shape == shape or array.ndim != len(shape):
         return array
     out = np.zeros(shape, array.dtype)
     out[tuple(map(slice, array.shape))] = array

@@ -1,14 +1,14 @@
-"""Any env a person already has -> one face that the steppers can drive.
+"""Any env -> one interface that the steppers can use.
 
-    what a creator returns                     becomes
+    a creator returns                          the stepper gets
     ------------------------------------------------------------------------------------
-    gymnasium.Env, or a class of its shape     SingleEnv: one row
+    gymnasium.Env, or an env with its methods  SingleEnv: one row
     old gym: reset() -> obs, 4-tuples, seed()  SingleEnv: one row
-    shoal.Env                                  itself: num_agents rows, written in place
-    PettingZoo: parallel and AEC               AgentsEnv: a row for each possible agent
-    a vector env                               itself: its envs become envs of ours
+    shoal.Env                                  the same env: num_agents rows, written in place
+    PettingZoo: parallel and AEC               AgentsEnv: one row for each possible agent
+    a vector env                               the same vector env: its envs become envs of the vec
 
-Observations are packed into rows by the steppers (`shoal._core`); this file only evens out the verbs.
+The steppers (`shoal._core`) pack observations into rows. This file only gives all envs the same methods.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Creator = Callable[[], Any]
 
 
 class SingleEnv:
-    """A single-agent env of any style behind Gymnasium's verbs.
+    """A single-agent env of any style, with the methods of `gymnasium.Env`.
 
     Args:
-        env: The env: Gymnasium's, old gym's, or any object with the same methods.
+        env: An env of Gymnasium or old gym, or any object with the same methods.
     """
 
     num_envs = 1
@@ -46,7 +46,7 @@ class SingleEnv:
         self.observation_space = to_gymnasium_space(env.observation_space)
         self.action_space = to_gymnasium_space(env.action_space)
         space = self.observation_space
-        # If an observation could be taken for a pair of observation and info: the keys of its second part.
+        # The keys of the second part of an observation, if it could be mistaken for a pair (obs, info).
         self._pair_keys: set[str] | None = None
         if isinstance(space, spaces.Tuple) and len(space) == 2 and isinstance(space[1], spaces.Dict):
             self._pair_keys = set(space[1].spaces)
@@ -55,11 +55,11 @@ class SingleEnv:
         self._takes_seed = _takes(env, "seed")
 
     def __reduce__(self) -> tuple[type[SingleEnv], tuple[Any]]:
-        """Pickle as the env alone; the rest is derived from it."""
+        """Pickle only the env; the rest follows from it."""
         return SingleEnv, (self.env,)
 
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode, seeded the way the env's style allows.
+        """Begin an episode. Pass the seed in the way that the env's style supports.
 
         Raises:
             ArgumentTypeError: If options are given to an env whose reset() takes none.
@@ -69,9 +69,10 @@ class SingleEnv:
             arguments["seed"] = seed
         elif seed is not None:
             arguments = self._seed_old(seed)
-        # Copied, because an env may change what it gets.
+        # Copied, because an env may change its options.
         own = dict(options) if isinstance(options, dict) else options
-        # Where only **kwargs take them, a wrapper passes them on to an env that may not know the word.
+        # If reset() takes options only by **kwargs, it is a wrapper, and the env inside may not take options.
+        # So empty options are not passed then.
         if "options" in self._named or (options and self._passes_on):
             arguments["options"] = own
         elif options:
@@ -81,7 +82,7 @@ class SingleEnv:
         return self._with_info(self.env.reset(**arguments))
 
     def _seed_old(self, seed: int) -> dict[str, Any]:
-        """Seed an env whose `reset` does not name a seed; returns the arguments that its `reset` needs."""
+        """Seed an env whose `reset` has no parameter `seed`. Return the arguments that its `reset` needs."""
         if self._takes_seed:
             return {"seed": seed}
         try:
@@ -91,7 +92,7 @@ class SingleEnv:
         if callable(put):
             put(seed)
         elif self._passes_on:
-            return {"seed": seed}  # to a wrapper that may see to it
+            return {"seed": seed}  # the wrapper may use the seed or pass it on
         elif not self._warned:
             self._warned = True
             name = type(self.env).__name__
@@ -101,7 +102,7 @@ class SingleEnv:
         return {}
 
     def restart(self) -> tuple[Any, dict[str, Any]]:
-        """Begin the next episode where the env's own random stream stands."""
+        """Begin the next episode without a new seed: the env's random stream goes on."""
         return self._with_info(self.env.reset())
 
     def _with_info(self, result: Any) -> tuple[Any, dict[str, Any]]:
@@ -113,16 +114,16 @@ class SingleEnv:
         if self._pair_keys is not None and info is not None and self._pair_keys <= set(info):
             inner = isinstance(first, (tuple, list)) and len(first) == 2 and isinstance(first[1], Mapping)
             if not inner:
-                return result, {}  # the observation itself, without an info
+                return result, {}  # the result is the observation itself; there is no info
         return first, dict(info or {})
 
     def get_attr(self, name: str) -> Any:
-        """The attribute `name` of the env or of a wrapper around it."""
+        """Return the attribute `name` of the env or of a wrapper around it."""
         get = getattr(self.env, "get_wrapper_attr", None)
         return getattr(self.env, name) if get is None else get(name)
 
     def set_attr(self, name: str, value: Any) -> None:
-        """Set the attribute `name` where it lives."""
+        """Set the attribute `name` on the env or wrapper that has it."""
         put = getattr(self.env, "set_wrapper_attr", None)
         if put is None:
             setattr(self.env, name, value)
@@ -130,31 +131,31 @@ class SingleEnv:
             put(name, value)
 
     def render(self) -> Any:
-        """The env's own frame."""
+        """Return the env's frame."""
         return self.env.render()
 
     def close(self) -> None:
-        """Close the env, if it can be."""
+        """Close the env, if it has a close method."""
         close = getattr(self.env, "close", None)
         if close is not None:
             close()
 
 
 def _parameters(verb: Any) -> tuple[set[str], bool]:
-    """The names of a method's parameters, and whether it takes any other by name."""
+    """Return the names of a method's parameters, and whether it takes **kwargs."""
     try:
         parameters = inspect.signature(verb).parameters.values()
-    except (TypeError, ValueError):  # a compiled method does not say what it takes
+    except (TypeError, ValueError):  # a compiled method has no signature
         return set(), True
     return {each.name for each in parameters}, any(each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def _takes(env: Any, name: str) -> bool:
-    """Whether `reset` takes this argument, or passes it on, through wrappers, to an env that does."""
+    """Return whether `reset` takes this argument, or passes it through wrappers to an env that takes it."""
     names, passes_on = _parameters(env.reset)
     if passes_on and name not in names:
-        # Not `env.env`, because a mock of an env would have an env inside it without end. Nor `env.__dict__`:
-        # CPython then keeps the attributes in a dict, and every step of the env is slower.
+        # Do not read `env.env`: a mock of an env has another env inside, without end. Do not read
+        # `env.__dict__`: CPython then keeps the attributes in a dict, and every step of the env is slower.
         try:
             inner = object.__getattribute__(env, "env")
         except AttributeError:
@@ -165,10 +166,10 @@ def _takes(env: Any, name: str) -> bool:
 
 
 def adopt(env: Any) -> SingleEnv | Env | VectorEnv[Any, Any, Any]:
-    """Put whatever a creator returned behind a face the steppers know.
+    """Adapt the env that a creator returned to an interface that the steppers know.
 
     Raises:
-        ArgumentTypeError: If it is no env.
+        ArgumentTypeError: If `env` is not an env.
     """
     if isinstance(env, VectorEnv):
         return env
@@ -203,11 +204,11 @@ def adopt(env: Any) -> SingleEnv | Env | VectorEnv[Any, Any, Any]:
 
 
 def _no_space(env: Any, name: str, found: Any) -> ShoalError:
-    """What to say of an env that has something else where its space should be."""
+    """Return the error for an env whose space is not a space."""
     kind = type(env).__name__
     if not callable(found):
         return SpaceError(f"{name} of {kind}: expected a gymnasium.Space, got {found!r}")
-    if _parameters(found)[0]:  # of an agent
+    if _parameters(found)[0]:  # the method takes an agent
         return ArgumentTypeError(
             f"possible_agents: {kind} has a method {name}(agent), as PettingZoo's envs have, but no "
             "possible_agents. Give it a list with the name of each agent that may ever act: "
@@ -220,7 +221,7 @@ def _no_space(env: Any, name: str, found: Any) -> ShoalError:
 
 
 def to_gymnasium_space(space: Any) -> Space[Any]:
-    """Old gym's spaces as Gymnasium's; any other as it is."""
+    """Convert a space of old gym to one of Gymnasium. Return any other space unchanged."""
     if isinstance(space, Space) or not type(space).__module__.startswith("gym."):
         return space  # type: ignore[no-any-return]
     name = type(space).__name__
@@ -236,13 +237,11 @@ def to_gymnasium_space(space: Any) -> Space[Any]:
         return spaces.MultiDiscrete(space.nvec, dtype=space.dtype)
     if name == "MultiBinary":
         return spaces.MultiBinary(space.n)
-    raise ArgumentTypeError(
-        f"{name} of old gym has no counterpart here. Give the env a gymnasium.Space instead."
-    )
+    raise ArgumentTypeError(f"{name} of old gym cannot be converted. Give the env a gymnasium.Space instead.")
 
 
 def is_env(thing: Any) -> bool:
-    """Whether this is an env rather than something that makes one."""
+    """Return whether `thing` is an env, and not a class or function that makes envs."""
     if isinstance(thing, type):
         return False
     known = isinstance(thing, (gymnasium.Env, VectorEnv, Env))

@@ -1,10 +1,10 @@
-"""Who takes part in `shoal bench`: how each of them is made, and ended."""
+"""Make the contestants of `shoal bench`."""
 
 from __future__ import annotations
 
 import multiprocessing
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -16,7 +16,8 @@ from gymnasium.vector.utils import batch_space, iterate
 
 import shoal
 from shoal.adapters.single import SingleEnv, adopt
-from shoal.cli._turns import AgentsLoop, BareLoop, Loop, Unfit, VectorLoop, why
+from shoal.cli._loops import Bare, Loop, Timed, Vector
+from shoal.cli._turns import Unfit, why
 from shoal.errors import ArgumentError, ShoalError
 from shoal.registry import Source, find
 from shoal.stepping.block import Unit, agents_of
@@ -26,29 +27,28 @@ BARE, NATIVE, SERIAL, PROCESSES = "bare loop", "shoal.Native", "shoal.Serial", "
 SYNC, ASYNC = "gymnasium Sync", "gymnasium Async"
 DIRECT, MADE = "direct use", "shoal.make"
 
-# Compiled envs by the thousand are for Native; as objects of Python they would take longer to make than to
-# measure.
+# Native runs thousands of compiled envs. As Python objects they would take longer to make than to measure.
 MOST_OBJECTS = 128
 
-NUM_ACTIONS = 16384  # about so many are drawn; more would not be more random
-NATIVE_ROUNDS = 32  # all over again, between two looks at the clock and at the counts
+NUM_ACTIONS = 16384  # drawn in advance, about; more would not be more random
+NATIVE_ROUNDS = 32  # repeats of all batches: a fast vec has to run for a while between readings of the clock
 
 
 @dataclass(frozen=True)
 class Task:
-    """What everybody is to do.
+    """Hold what all contestants have in common.
 
     Attributes:
-        name: Of the env.
-        num_envs: How many.
-        num_workers: Of `shoal.Multiprocessing`, and threads of `shoal.Native`.
+        name: Name of the env.
+        num_envs: Envs in each vector env.
+        num_workers: Worker processes of `shoal.Multiprocessing`; threads of `shoal.Native`.
         kwargs: Arguments for the env.
-        source: What makes it.
-        first: What it made first, not reset yet: for the first contestant, and closed after all the others.
-        seconds: That this took.
-        action_space: Of all rows.
-        batches: Actions for all rows, the same for everybody.
-        backend: "all" of Shoal's, or "auto": the one that `shoal.make` chooses.
+        source: The registry entry that makes the env.
+        first: The first env made from it, not reset yet. The first contestant uses it; it is closed last.
+        seconds: Time that making the first env took.
+        action_space: Action space of all rows.
+        batches: Actions for all rows, the same for all contestants.
+        backend: "all" backends of Shoal, or "auto": the one that `shoal.make` chooses.
     """
 
     name: str
@@ -64,16 +64,16 @@ class Task:
 
     @property
     def creators(self) -> list[Callable[[], Any]]:
-        """One for each env."""
+        """Return a creator for each env."""
         return [partial(self.source.create, **self.kwargs)] * self.num_envs
 
-    def contestants(self) -> dict[str, Callable[[Task], Loop]]:
-        """How to make each, in the order of the table. The first one has `first`."""
+    def contestants(self) -> dict[str, Callable[[Task], Timed]]:
+        """Return the function that makes each contestant, in the order of the table."""
         if self.source.steps_many:
             return {DIRECT: direct, MADE: made}
         if self.source.native is not None and isinstance(self.first, gymnasium.vector.VectorEnv):
-            return {NATIVE: native}  # several agents: those of Gymnasium cannot have them
-        ours: dict[str, Callable[[Task], Loop]] = {} if self.source.native is None else {NATIVE: native}
+            return {NATIVE: native}  # several agents, which Gymnasium's vector envs cannot have
+        ours: dict[str, Callable[[Task], Timed]] = {} if self.source.native is None else {NATIVE: native}
         if self.backend == "all":
             ours |= {SERIAL: serial, PROCESSES: processes}
         elif not ours:
@@ -81,10 +81,10 @@ class Task:
         return {BARE: bare, **ours, SYNC: gymnasium_sync, ASYNC: gymnasium_async}
 
     def check_objects(self) -> None:
-        """That each env can be an object of its own.
+        """Check that there are few enough envs to make a Python object of each.
 
         Raises:
-            Unfit: If there are too many.
+            Unfit: If there are too many envs.
         """
         if self.source.native is not None and self.num_envs > MOST_OBJECTS:
             raise Unfit(f"makes an object for each env: measured up to {MOST_OBJECTS} compiled envs")
@@ -93,10 +93,10 @@ class Task:
 def set_task(
     name: str, num_envs: int, num_workers: int | None, kwargs: Mapping[str, Any], backend: str = "all"
 ) -> Task:
-    """Find the env, make a first one, and draw actions for all.
+    """Find the env, make the first one, and draw actions for all rows.
 
     Raises:
-        ArgumentError: If it cannot be found or made.
+        ArgumentError: If the env cannot be found or made.
     """
     try:
         source = find(name)
@@ -126,61 +126,87 @@ def _place(error: Exception) -> str:
     return f"line {frame.lineno} of {frame.filename}"
 
 
-def bare(task: Task) -> Loop:
-    """One env, one process, no vector env."""
+class AgentsLoop(Loop):
+    """Step a vec of Shoal and let the vec count: agents that wait do not step.
+
+    The counts are read once a slice, so that counting does not slow down compiled envs.
+    """
+
+    def __init__(self, vec: shoal.VectorEnv) -> None:
+        super().__init__(close=vec.close)
+        self._step, self._stats = vec.step, vec.stats
+
+    def begin(self) -> None:
+        """Read the count at the start of a slice."""
+        self._before = self._stats()["transitions"]
+
+    def run(self, batches: Sequence[Any]) -> int:
+        """Step once with each batch; `finish` counts the steps."""
+        step = self._step
+        for batch in batches:
+            step(batch)
+        return 0
+
+    def finish(self) -> int:
+        """Return the number of steps since the start of the slice."""
+        return int(self._stats()["transitions"] - self._before)
+
+
+def bare(task: Task) -> Timed:
+    """Make a loop over one env without a vector env."""
     unit = task.first
     if not isinstance(unit, SingleEnv):
         several = isinstance(unit, gymnasium.vector.VectorEnv)
         raise Unfit("is a vector env already" if several else "steps one agent at a time")
     unit.reset(0, None)
-    return BareLoop(unit.env, [list(iterate(task.action_space, batch)) for batch in task.batches])
+    actions = [action for batch in task.batches for action in iterate(task.action_space, batch)]
+    return Timed(Bare([unit.env.step], [unit.env.reset]), actions)
 
 
-def native(task: Task) -> Loop:
-    """Compiled envs on threads. So fast that counting must not take part: it is done by the vec."""
-    vec = shoal.make(
-        task.name, task.num_envs, env_kwargs=task.kwargs, copy=False, num_workers=task.num_workers
-    )
-    _begin(vec)
-    return AgentsLoop(vec, task.batches * NATIVE_ROUNDS)
+def native(task: Task) -> Timed:
+    """Make a vec that steps compiled envs on threads."""
+    vec = _make(task, num_workers=task.num_workers)
+    return Timed(AgentsLoop(vec), task.batches * NATIVE_ROUNDS)
 
 
-def serial(task: Task) -> Loop:
-    """All envs in this process."""
+def serial(task: Task) -> Timed:
+    """Make a vec with all envs in this process."""
     task.check_objects()
     return _ours(task, backend="serial")
 
 
-def processes(task: Task) -> Loop:
-    """Envs in worker processes."""
+def processes(task: Task) -> Timed:
+    """Make a vec with the envs in worker processes."""
     if not shoal.Multiprocessing.is_available():
         raise Unfit("needs Linux and the compiled core")
     task.check_objects()
     return _ours(task, backend="multiprocessing", num_workers=task.num_workers)
 
 
-def made(task: Task) -> Loop:
-    """What `shoal.make` gives if it is left to choose; of an engine, that behind our contract."""
+def made(task: Task) -> Timed:
+    """Make the vec that `shoal.make` chooses; for a package's own vector env, Shoal's vec around it."""
     return _ours(task, num_workers=task.num_workers)
 
 
-def _ours(task: Task, **options: Any) -> Loop:
-    vec = shoal.make(task.name, task.num_envs, env_kwargs=task.kwargs, copy=False, **options)
-    _begin(vec)
-    loop = (VectorLoop if vec.agents_per_env == 1 else AgentsLoop)(vec, task.batches)
+def _ours(task: Task, **options: Any) -> Timed:
+    vec = _make(task, **options)
+    loop = _vector(vec) if vec.agents_per_env == 1 else AgentsLoop(vec)
     if vec.chosen_because and not task.source.steps_many:
-        loop.remark = f"shoal.make chose {type(vec).__name__}: {vec.chosen_because}."
-    return loop
+        loop.note = f"shoal.make chose {type(vec).__name__}: {vec.chosen_because}."
+    return Timed(loop, task.batches)
 
 
-def direct(task: Task) -> Loop:
-    """An engine as it comes."""
-    vec: Any = task.first
-    vec.reset(seed=0)
-    return VectorLoop(vec, task.batches, end=lambda: None)
+def _make(task: Task, **options: Any) -> shoal.VectorEnv:
+    vec = shoal.make(task.name, task.num_envs, env_kwargs=task.kwargs, copy=False, **options)
+    _reset(vec)
+    return vec
 
 
-def _begin(vec: Any) -> None:
+def _vector(vec: Any, close: Callable[[], None] | None = None) -> Loop:
+    return Vector(vec.step, vec.num_envs, counts_resets=True, close=close or vec.close)
+
+
+def _reset(vec: Any) -> None:
     try:
         vec.reset(seed=0)
     except BaseException:
@@ -188,19 +214,24 @@ def _begin(vec: Any) -> None:
         raise
 
 
-def gymnasium_sync(task: Task) -> Loop:
-    """Gymnasium's, in this process."""
-    _refuse_others_than_envs(task)
-    task.check_objects()
+def direct(task: Task) -> Timed:
+    """Use a package's own vector env without Shoal. It is `task.first`, which is closed last."""
+    vec: Any = task.first
+    vec.reset(seed=0)
+    return Timed(_vector(vec, close=lambda: None), task.batches)
+
+
+def gymnasium_sync(task: Task) -> Timed:
+    """Make Gymnasium's vector env in this process."""
+    _check_gymnasium(task)
     vec = gymnasium.vector.SyncVectorEnv(task.creators, copy=False)
-    _begin(vec)
-    return VectorLoop(vec, task.batches)
+    _reset(vec)
+    return Timed(_vector(vec), task.batches)
 
 
-def gymnasium_async(task: Task) -> Loop:
-    """Gymnasium's, with a process for each env."""
-    _refuse_others_than_envs(task)
-    task.check_objects()
+def gymnasium_async(task: Task) -> Timed:
+    """Make Gymnasium's vector env with a process for each env."""
+    _check_gymnasium(task)
     before = set(multiprocessing.active_children())
     try:
         vec = gymnasium.vector.AsyncVectorEnv(task.creators, copy=False, daemon=True)
@@ -209,24 +240,25 @@ def gymnasium_async(task: Task) -> Loop:
         _kill(before)
         raise
 
-    def end() -> None:
+    def close() -> None:
         try:
             vec.close(terminate=True)
         except Exception:
-            vec.closed = True  # else it would try the same again when it is forgotten
+            vec.closed = True  # so that its destructor does not try to close it again
         finally:
             _kill(before)
 
-    return VectorLoop(vec, task.batches, end)
+    return Timed(_vector(vec, close), task.batches)
 
 
-def _refuse_others_than_envs(task: Task) -> None:
+def _check_gymnasium(task: Task) -> None:
     if not isinstance(task.first, SingleEnv):
         raise Unfit("runs Gymnasium's envs only")
+    task.check_objects()
 
 
 def _kill(before: set[Any]) -> None:
-    """End all processes of `multiprocessing` that were not there before."""
+    """Kill all child processes of `multiprocessing` that are not in `before`."""
     since = set(multiprocessing.active_children()) - before
     for process in since:
         process.kill()

@@ -1,4 +1,4 @@
-"""What is said of an env that raised: its own traceback, without the way through Shoal to it."""
+"""Print the error of an env: its own traceback, without the frames of Shoal."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from shoal.processes.remote_errors import WorkerTraceback
 from shoal.stepping.env_faults import summary_of
 
 OURS = str(Path(shoal.__file__).parent)
-# A frame of ours in a traceback that is text: its line, and those below that are indented further.
+# A frame of Shoal in the text of a traceback: its line, and the lines below with a larger indent.
 FRAME = re.compile(rf'^  File "{re.escape(OURS)}/(?!envs/).*\n(?:    .*\n)*', re.MULTILINE)
 
 
 def is_of_an_env(error: BaseException) -> bool:
-    """Whether an env, or what makes it, raised this."""
+    """Return whether an env or its creator raised this error."""
     if isinstance(error, ShoalError) and not isinstance(error, EnvError):
         return False
     return bool(_where(error)) or isinstance(error.__cause__, WorkerTraceback)
 
 
 def print_failure(error: BaseException) -> None:
-    """Print the env's traceback, and what happened in a line."""
+    """Print the env's traceback, and a summary in one line."""
     cause = error.__cause__
     text = FRAME.sub("", cause.args[0]) if isinstance(cause, WorkerTraceback) else _traceback(error)
     where = f", {_where(error)}" if _where(error) else ""
@@ -33,7 +33,7 @@ def print_failure(error: BaseException) -> None:
 
 
 def _where(error: BaseException) -> str:
-    """The note that names the env."""
+    """Return the note of an error that names the env; "" if there is none."""
     notes = [str(note) for note in getattr(error, "__notes__", None) or []]
     return next((note for note in notes if note.startswith(("raised by ", "raised while creating env"))), "")
 

@@ -1,4 +1,4 @@
-"""How to call `shoal` from here: for the commands that Shoal suggests to its user."""
+"""The command that calls `shoal`, for commands that Shoal suggests to the user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def invocation() -> str:
-    """The words that call Shoal's command line from here: `shoal`, or a path where that is not on PATH."""
+    """Return the command that calls Shoal: `shoal`, or `python -m shoal` if that is not on PATH."""
     beside = Path(sys.executable).parent / "shoal"
     found = shutil.which("shoal")
     if found is not None and Path(found).resolve() == beside.resolve():

@@ -1,4 +1,4 @@
-"""Whole numbers as people write them: 100000, 100_000 or 1e5."""
+"""Integers in the forms that users write: 100000, 100_000 or 1e5."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 WHOLE_NUMBERS = ConstructorRegistry()
-"""For `tyro.cli`: reads each option that is an integer by `whole`."""
+"""The registry for `tyro.cli` that reads each integer option with `whole`."""
 
 
 def whole(text: str) -> int:
-    """The integer that a text stands for.
+    """Convert a text to an integer.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If the text is not an integer.
     """
     with suppress(ValueError):
         return int(text)

@@ -1,4 +1,4 @@
-"""What the commands share: a line that says what is going on, Ctrl-C, and silence for everybody else."""
+"""Helpers of all commands: a status line, handling of Ctrl-C, and suppressed output of other code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shoal.errors import ArgumentError
 
 
 class _Bar(BarColumn):
-    """No bar where nothing is counted."""
+    """A bar that is hidden while there is no count."""
 
     def render(self, task: Task) -> ProgressBar:
         bar = super().render(task)
@@ -30,10 +30,10 @@ class _Bar(BarColumn):
 
 
 class Display:
-    """A line at the bottom of the terminal, gone at the end. Nothing, if stdout is no terminal.
+    """A status line at the bottom of the terminal, removed at the end. Without a terminal it does nothing.
 
-    It is drawn only when it is told something: a thread that draws would run while others are measured, and
-    be there when processes are forked.
+    It is drawn only when its text or count changes. A thread that draws would disturb measurements, and would
+    exist when processes are forked.
     """
 
     def __init__(self) -> None:
@@ -41,9 +41,9 @@ class Display:
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        """Begin, before `quiet` does."""
+        """Show the line. Enter this before `quiet`."""
         if sys.stdout.isatty():
-            # A descriptor of its own: stdout's is silenced meanwhile.
+            # A new descriptor, because `quiet` redirects that of stdout.
             file = self._open.enter_context(os.fdopen(os.dup(sys.stdout.fileno()), "w"))
             console = Console(file=file, width=shutil.get_terminal_size().columns)
             self._progress = Progress(
@@ -61,56 +61,56 @@ class Display:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Take the line away."""
+        """Remove the line."""
         self._progress = None
         self._open.close()
 
     def say(self, text: str) -> None:
-        """What is being done."""
+        """Show what is being done."""
         if self._progress is not None:
             self._progress.update(self._task, description=text, refresh=True)
 
     def count(self, done: float, total: float, left: str) -> None:
-        """How much of it has been done, and what is left."""
+        """Show how much is done, and a text about what is left."""
         if self._progress is not None:
             self._progress.update(self._task, completed=done, total=total, left=left, refresh=True)
 
 
 class Interrupts:
-    """A Ctrl-C that cannot get lost: what its handler raises while a process is forked, Python drops."""
+    """Remembers Ctrl-C, because Python drops what a signal handler raises while a process is forked."""
 
     def __init__(self) -> None:
         self.came = False
         self._before: Any = None
 
     def __enter__(self) -> Self:
-        """Take over, unless somebody has decided otherwise."""
+        """Install the handler, unless other code has installed its own."""
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._before = signal.signal(signal.SIGINT, self._ring)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Give back."""
+        """Restore the handler from before."""
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
     def _ring(self, *_: Any) -> None:
         self.came = True
         if callable(signal.getsignal(signal.SIGALRM)):
-            # Somebody has a time limit. What it waits for may have heard Ctrl-C too and be gone, and what is
-            # raised here be lost in a fork: it is not to wait for long.
+            # Other code runs with a time limit. The process it waits for may have ended by the same Ctrl-C,
+            # and the exception raised here may be lost in a fork. So shorten the time limit to one second.
             signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
         raise KeyboardInterrupt
 
     def check(self) -> None:
-        """Raise it, if it has come."""
+        """Raise KeyboardInterrupt if Ctrl-C was pressed."""
         if self.came:
             raise KeyboardInterrupt
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let nobody print: imports, envs, native code, and processes that begin meanwhile."""
+    """Suppress all output inside this context: of imports, envs, native code and new processes."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = {number: os.dup(number) for number in (1, 2)}
@@ -121,17 +121,17 @@ def quiet() -> Iterator[None]:
             with redirect_stdout(nowhere), redirect_stderr(nowhere):
                 yield
     finally:
-        ctypes.CDLL(None).fflush(None)  # what native code has printed is still in its buffers
+        ctypes.CDLL(None).fflush(None)  # output of native code may still be in its buffers
         for number, own in kept.items():
             os.dup2(own, number)
             os.close(own)
 
 
 def read_env_kwargs(text: str) -> dict[str, Any]:
-    """Arguments for an env, written as a JSON object.
+    """Read arguments for an env from a JSON object.
 
     Raises:
-        ArgumentError: If it is none.
+        ArgumentError: If the text is not a JSON object.
     """
     expected = """--env-kwargs: expected a JSON object such as '{"size": 9}', got"""
     try:

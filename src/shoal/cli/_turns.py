@@ -1,10 +1,7 @@
-"""Contestants that take turns, in slices of some milliseconds.
+"""Let contestants take turns in short slices, and compare the slices of each turn.
 
-A machine that is shared changes its speed by a factor of two within seconds. So slices are short, and a ratio
-is only ever taken between two slices of the same turn, which have seen the same machine.
-
-What counts is a call of an env's `step`. Under next-step autoreset a row that has ended is reset by the next
-vector step, whatever its action: that row of that vector step is not counted.
+The speed of a shared machine can change by a factor of two within seconds. So slices are short, and a ratio
+is only taken between two slices of the same turn, which ran under the same conditions.
 """
 
 from __future__ import annotations
@@ -12,246 +9,128 @@ from __future__ import annotations
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from shoal.cli._loops import Slice
+
 SLICE_SECONDS = 0.08
-CHUNK_SECONDS = 0.002  # the clock is read that often: rarely against a step, often against a slice
-LAST_PATIENCE_SECONDS = 3.0  # after Ctrl-C, which workers of others may have heard too, and be gone
-PATIENCE_SECONDS = 60.0  # with what hangs, beside ten times what the env has been seen to take
+LAST_PATIENCE_SECONDS = 3.0  # after Ctrl-C, which may have ended the workers of other libraries too
+PATIENCE_SECONDS = 60.0  # for a contestant that hangs, added to ten times what its env has taken before
 
 
-class Loop:
-    """A contestant: what steps, and the actions it steps with.
+class Contestant(Protocol):
+    """Something that can be measured in slices, such as `Timed`."""
 
-    Args:
-        batches: Actions for one vector step each.
-
-    Attributes:
-        remark: What there is to say of it below the table.
-    """
-
-    remark = ""
-
-    def __init__(self, batches: Sequence[Any]) -> None:
-        self.batches = batches
-
-    def run(self, batches: Sequence[Any]) -> int:
-        """Step with these; returns how many steps that were."""
-        raise NotImplementedError
+    def slice(self, seconds: float) -> Slice:
+        """Run for that time."""
 
     def close(self) -> None:
-        """Release everything."""
-
-
-class BareLoop(Loop):
-    """One env, stepped as often as a vector step would step all of its envs.
-
-    Args:
-        env: It has been reset. Whoever made it closes it.
-        batches: A list of actions for each vector step.
-    """
-
-    def __init__(self, env: Any, batches: Sequence[Any]) -> None:
-        super().__init__(batches)
-        self._env = env
-        self._is_old: bool | None = None
-
-    def run(self, batches: Sequence[Any]) -> int:
-        """Step with these, one action at a time."""
-        if self._is_old is None:
-            result = self._env.step(batches[0][0])
-            self._is_old = len(result) == 4
-            if any(result[2:-1]):
-                self._env.reset()
-        (self._run_old if self._is_old else self._run)(batches)
-        return sum(map(len, batches))
-
-    def _run(self, batches: Sequence[Any]) -> None:
-        step, reset = self._env.step, self._env.reset
-        for actions in batches:
-            for action in actions:
-                _, _, terminated, truncated, _ = step(action)
-                if terminated or truncated:
-                    reset()
-
-    def _run_old(self, batches: Sequence[Any]) -> None:
-        """Old gym's steps have four parts."""
-        step, reset = self._env.step, self._env.reset
-        for actions in batches:
-            for action in actions:
-                _, _, done, _ = step(action)
-                if done:
-                    reset()
-
-
-class VectorLoop(Loop):
-    """A vector env under next-step autoreset.
-
-    Args:
-        vec: It has been reset.
-        batches: One for each vector step.
-        end: Closes it.
-    """
-
-    def __init__(self, vec: Any, batches: Sequence[Any], end: Callable[[], None] | None = None) -> None:
-        super().__init__(batches)
-        self._step, self._rows, self._end = vec.step, vec.num_envs, end or vec.close
-        self._ended = 0  # rows that the last vector step ended, and the next one resets
-
-    def run(self, batches: Sequence[Any]) -> int:
-        """Step with these."""
-        step, rows, ended, steps = self._step, self._rows, self._ended, 0
-        for batch in batches:
-            steps += rows - ended
-            _, _, terminations, truncations, _ = step(batch)
-            ended = int(np.count_nonzero(terminations | truncations))
-        self._ended = ended
-        return steps
-
-    def close(self) -> None:
-        """Close it."""
-        self._end()
-
-
-class AgentsLoop(VectorLoop):
-    """A vec of ours with several agents per env, of which only it knows who has acted."""
-
-    def __init__(self, vec: Any, batches: Sequence[Any]) -> None:
-        super().__init__(vec, batches)
-        self._stats = vec.stats
-
-    def run(self, batches: Sequence[Any]) -> int:
-        """Step with these; counts what agents have done."""
-        step, before = self._step, self._stats()["transitions"]
-        for batch in batches:
-            step(batch)
-        return int(self._stats()["transitions"] - before)
-
-
-class Timed:
-    """A loop that has been warmed up, and can be run for a time.
-
-    Attributes:
-        first_seconds: That its first vector step took.
-    """
-
-    def __init__(self, loop: Loop) -> None:
-        self._loop, self._next = loop, 0
-        size, self.first_seconds = 1, self._time(1)
-        taken = self.first_seconds
-        while taken < CHUNK_SECONDS and size < len(loop.batches):
-            size = min(2 * size, len(loop.batches))
-            taken = self._time(size)
-        starts = range(0, len(loop.batches), size)
-        self._chunks = [loop.batches[start : start + size] for start in starts]
-
-    def close(self) -> None:
-        """Close the loop."""
-        self._loop.close()
-
-    def _time(self, size: int) -> float:
-        begun = perf_counter()
-        self._loop.run(self._loop.batches[:size])
-        return perf_counter() - begun
-
-    def rate(self, seconds: float) -> float:
-        """Steps per second over that time: at least one vector step, and not much longer."""
-        run, chunks, at, steps = self._loop.run, self._chunks, self._next, 0
-        begun = perf_counter()
-        while True:
-            steps += run(chunks[at % len(chunks)])
-            at += 1
-            taken = perf_counter() - begun
-            if taken >= seconds:
-                self._next = at
-                return steps / taken
+        """Release all resources."""
 
 
 @dataclass
 class Outcome:
-    """What came of it.
+    """Collect the slices of all turns.
 
     Attributes:
-        turns: For each turn, the steps per second of everybody.
-        failures: Why somebody is not among them, in a few words.
+        turns: For each turn, the slice of each contestant by name.
+        failures: For each contestant that failed, the reason in one line. Its slices do not count.
         remarks: Lines to print below the table.
     """
 
-    turns: list[dict[str, float]] = field(default_factory=list)
+    turns: list[dict[str, Slice]] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
-    def drop(self, name: str, why: str) -> None:
-        """Forget all about somebody, but why."""
-        self.failures[name] = why
-        for turn in self.turns:
-            turn.pop(name, None)
+    def take_turn(
+        self,
+        contestants: Mapping[str, Contestant],
+        seconds: float = SLICE_SECONDS,
+        *,
+        patience: float | None = None,
+        show: Callable[[str], None] = lambda name: None,
+    ) -> dict[str, Slice]:
+        """Run a slice of each contestant. A contestant that fails is closed, and skipped in later turns.
 
-    def rates(self, name: str) -> list[float]:
-        """In each turn that had it."""
-        return [turn[name] for turn in self.turns if name in turn]
+        Args:
+            contestants: By name.
+            seconds: Length of a slice.
+            patience: Seconds after which a slice counts as failed.
+            show: Called with each name before its slice.
 
-    def ratios(self, name: str, reference: str) -> list[float]:
-        """Within each turn that had both."""
-        return [turn[name] / turn[reference] for turn in self.turns if name in turn and reference in turn]
-
-
-def take_turns(
-    contestants: Mapping[str, Timed],
-    outcome: Outcome,
-    seconds: float,
-    patience: float | None,
-    show: Callable[[float], None],
-) -> None:
-    """Give everybody a slice in every turn, until the time is over. Whoever fails is left out from then on.
-
-    Args:
-        contestants: By name.
-        outcome: Written here.
-        seconds: For all together; a turn that has begun is finished, and there is at least one.
-        patience: Seconds after which a slice will not come back.
-        show: Told after each slice how many seconds have gone by.
-    """
-    still, begun = dict(contestants), perf_counter()
-    while still:
-        turn: dict[str, float] = {}
-        for name in in_order(list(still), len(outcome.turns)):
+        Returns:
+            The slices of this turn.
+        """
+        turn: dict[str, Slice] = {}
+        for name in in_order(list(contestants), len(self.turns)):
+            show(name)
+            if name in self.failures:
+                continue
             try:
                 with time_limit(patience):
-                    turn[name] = still[name].rate(SLICE_SECONDS)
+                    turn[name] = contestants[name].slice(seconds)
             except Exception as error:
-                outcome.drop(name, why(error))
-                end(still.pop(name).close)  # now, so that it is in nobody's way
-            show(perf_counter() - begun)
-        outcome.turns.append(turn)
-        if perf_counter() - begun >= seconds:
-            return
+                self.fail(name, error)
+                end(contestants[name].close)  # now, so that it does not slow down the others
+        self.turns.append(turn)
+        return turn
+
+    def fail(self, name: str, error: Exception) -> None:
+        """Record why a contestant failed."""
+        self.failures[name] = why(error)
+
+    def rates(self, name: str) -> list[float]:
+        """Return the contestant's steps per second in each of its turns."""
+        return [rate for rate, _ in self.pairs(name, name)]
+
+    def pairs(self, name: str, other: str) -> list[tuple[float, float]]:
+        """Return the steps per second of two contestants, for each turn that has both."""
+        if name in self.failures or other in self.failures:
+            return []
+        return [(turn[name].rate, turn[other].rate) for turn in self.turns if name in turn and other in turn]
+
+    def ratios(self, name: str, reference: str) -> list[float]:
+        """Return the ratio of two contestants, for each turn that has both."""
+        return [rate / limit for rate, limit in self.pairs(name, reference)]
+
+
+def turns_for(seconds: float, at_least: int = 1) -> Iterator[int]:
+    """Count turns until the time is over; the last turn may take longer."""
+    begun, turn = perf_counter(), 0
+    while turn < at_least or perf_counter() - begun < seconds:
+        yield turn
+        turn += 1
 
 
 def in_order(names: list[str], turn: int) -> list[str]:
-    """Nobody is always first, or always after the one who leaves the caches cold."""
-    first = turn // 2 % len(names)
-    rotated = names[first:] + names[:first]
-    return rotated[::-1] if turn % 2 else rotated
+    """Change the order each turn: no contestant is always first, or always after the same other one."""
+    direction = -1 if turn % 2 else 1
+    return [names[(turn + direction * place) % len(names)] for place in range(len(names))]
+
+
+def quartiles(values: Iterable[float]) -> tuple[float, float, float]:
+    """Return the lower quartile, the median and the upper quartile."""
+    low, median, high = np.quantile(list(values), [0.25, 0.5, 0.75]).tolist()
+    return low, median, high
 
 
 class Unfit(Exception):
-    """A contestant that cannot take part; the message says it all."""
+    """A contestant cannot take part; the message says why."""
 
 
 class NoAnswer(Unfit):
-    """It has not come back in time."""
+    """A contestant did not answer in time."""
 
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Raise `NoAnswer` in what hangs. Without effect outside of the main thread, where no signal can."""
+    """Raise `NoAnswer` if the block takes longer. Works in the main thread only, which gets the signal."""
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -261,25 +140,26 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
     begun = perf_counter()
     handler = signal.signal(signal.SIGALRM, ring)
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again, if somebody swallows it
+    # The alarm repeats every second, in case the block catches the first exception.
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-        if left:  # somebody else's alarm goes on
+        if left:  # restore an alarm that was set before
             signal.setitimer(signal.ITIMER_REAL, max(1e-3, left - (perf_counter() - begun)), interval)
 
 
 def end(close: Callable[[], None], patience: float = PATIENCE_SECONDS) -> None:
-    """Close something, whatever it says to that."""
+    """Call `close`; ignore its errors and warnings, and give up after a time."""
     with suppress(Exception), time_limit(patience), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         close()
 
 
 def why(error: BaseException) -> str:
-    """What went wrong, in a line."""
+    """Describe an error in one line."""
     if isinstance(error, (EOFError, ConnectionError)):
         return "a worker process has died"
     message = " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""`shoal bench`: how fast an env steps, alone and in vector envs."""
+"""`shoal bench`: measure how fast an env steps, alone and in vector envs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from rich.console import Console
 from rich.text import Text
 from tyro.conf import Positional, arg
@@ -18,28 +18,18 @@ from tyro.conf import Positional, arg
 from shoal import _core
 from shoal.cli import _turns
 from shoal.cli._contestants import BARE, DIRECT, NATIVE, PROCESSES, SYNC, Task, set_task
+from shoal.cli._loops import Timed
 from shoal.cli._terminal import Display, Interrupts, quiet, read_env_kwargs
-from shoal.cli._turns import (
-    LAST_PATIENCE_SECONDS,
-    PATIENCE_SECONDS,
-    SLICE_SECONDS,
-    Loop,
-    Outcome,
-    Timed,
-    end,
-    take_turns,
-    time_limit,
-    why,
-)
+from shoal.cli._turns import SLICE_SECONDS, Outcome, end, quartiles, time_limit, turns_for
 from shoal.cores import usable_cores
 from shoal.errors import ArgumentError
 from shoal.stepping.block import agents_of
 
-# What others are compared with, and the head of that column.
+# The contestants that others are compared with, and the heads of these columns.
 REFERENCES = {BARE: "of bare", SYNC: "of Sync", DIRECT: "of direct"}
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Gymnasium's warnings are yellow
-LOGGED = "ERROR: "  # Gymnasium warns of an error too before it raises it
+LOGGED = "ERROR: "  # Gymnasium also warns of an error before it raises it
 MOST_NOTES = 3
 
 
@@ -77,7 +67,7 @@ class Bench:
     """Arguments for the env, as a JSON object."""
 
     def run(self) -> int:
-        """Measure and print; returns the exit code, 1 if nobody could run the env."""
+        """Measure and print; return the exit code, 1 if no contestant could run the env."""
         kwargs = self._checked()
         with Display() as display, quiet(), Interrupts() as interrupts:
             task, outcome, notes = self._measure(kwargs, display, interrupts)
@@ -87,13 +77,13 @@ class Bench:
             console.print(line)
         for note in notes[:MOST_NOTES]:
             print(f"note: {note}", file=sys.stderr)
-        return 0 if any(outcome.turns) else 1
+        return 0 if any(map(outcome.rates, task.contestants())) else 1
 
     def _checked(self) -> dict[str, Any]:
-        """The arguments for the env.
+        """Check the options; return the arguments for the env.
 
         Raises:
-            ArgumentError: If any option makes no sense.
+            ArgumentError: If an option is invalid.
         """
         if self.num_envs < 1:
             raise ArgumentError(f"--num-envs: expected at least 1, got {self.num_envs}")
@@ -108,58 +98,63 @@ class Bench:
     def _measure(
         self, kwargs: dict[str, Any], display: Display, interrupts: Interrupts
     ) -> tuple[Task, Outcome, list[str]]:
-        """What came of it, and what there was to warn of."""
+        """Make all contestants and let them take turns; also return the texts of warnings."""
         display.say(f"looking for {self.env}")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of packages that are imported
+            warnings.simplefilter("ignore")  # warnings of packages that are imported
             task = set_task(self.env, self.num_envs, self.num_workers, kwargs, self.backend)
         outcome = Outcome()
-        loops: list[Loop] = []
+        contestants: dict[str, Timed] = {}
         try:
             with warnings.catch_warnings(record=True) as warned:
-                contestants, patience = _make(task, outcome, loops, display, interrupts)
-                outcome.remarks = [loop.remark for loop in loops if loop.remark]
+                patience = _make(task, outcome, contestants, display, interrupts)
+                outcome.remarks = [made.loop.note for made in contestants.values() if made.loop.note]
                 display.say(f"{self.num_envs} x {self.env}")
+                begun = perf_counter()
 
-                def show(elapsed: float) -> None:
+                def show(_: str = "") -> None:
                     interrupts.check()
-                    left = max(0, math.ceil(self.seconds - elapsed))
-                    display.count(min(elapsed, self.seconds), self.seconds, f"{left} s left")
+                    elapsed = min(perf_counter() - begun, self.seconds)
+                    display.count(elapsed, self.seconds, f"{math.ceil(self.seconds - elapsed)} s left")
 
-                take_turns(contestants, outcome, self.seconds, patience, show)
+                for _ in turns_for(self.seconds):
+                    if not outcome.take_turn(contestants, patience=patience, show=show):
+                        break
+                show()
         finally:
             display.say("closing")
-            patience = LAST_PATIENCE_SECONDS if interrupts.came else PATIENCE_SECONDS
-            for close in [*(loop.close for loop in loops), task.first.close]:
-                end(close, patience)
+            last_patience = _turns.LAST_PATIENCE_SECONDS if interrupts.came else _turns.PATIENCE_SECONDS
+            for each in (*contestants.values(), task.first):
+                end(each.close, last_patience)
         notes = dict.fromkeys(_plain(str(warning.message)) for warning in warned)
         return task, outcome, [note for note in notes if not note.startswith(LOGGED)]
 
 
 def _make(
-    task: Task, outcome: Outcome, loops: list[Loop], display: Display, interrupts: Interrupts
-) -> tuple[dict[str, Timed], float | None]:
-    """Make everybody and warm them up; in the order of the table, and how long a slice may take at most."""
+    task: Task, outcome: Outcome, contestants: dict[str, Timed], display: Display, interrupts: Interrupts
+) -> float | None:
+    """Make the contestants and warm them up; return how many seconds a slice may take at most."""
     patience: float | None = None
-    contestants = task.contestants()
-    first, *others = contestants
-    made: dict[str, Timed] = {}
-    # Processes are forked before others that they would inherit things from.
+    functions = task.contestants()
+    first, *others = functions
+    # Reversed, so that processes are forked before vecs exist whose resources they would inherit.
     for name in (first, *reversed(others)):
         display.say(f"making {task.num_envs} x {task.name} for {name}" if name != first else f"trying {name}")
+        step_seconds = 0.0
         try:
             with time_limit(patience):
-                loops.append(contestants[name](task))
-                made[name] = Timed(loops[-1])
+                contestants[name] = functions[name](task)
+                step_seconds = contestants[name].warm_up()
         except Exception as error:
-            outcome.drop(name, why(error))
-            if len(loops) > len(made):
-                end(loops.pop().close)
+            outcome.fail(name, error)
+            if name in contestants:
+                end(contestants.pop(name).close)
         interrupts.check()
         if name == first:
-            stepping = made[first].first_seconds if first in made else 0.0
-            patience = _turns.PATIENCE_SECONDS + 10 * (task.num_envs * task.seconds + stepping)
-    return {name: made[name] for name in contestants if name in made}, patience
+            # The bare loop steps one env, the others step all of them.
+            vector_step_seconds = step_seconds * (task.num_envs if name == BARE else 1)
+            patience = _turns.PATIENCE_SECONDS + 10 * (task.num_envs * task.seconds + vector_step_seconds)
+    return patience
 
 
 def _plain(message: str) -> str:
@@ -167,10 +162,10 @@ def _plain(message: str) -> str:
 
 
 def table(task: Task, outcome: Outcome, width: int) -> list[Text]:
-    """The lines to print. A contestant that failed has its reason where the figures would be."""
+    """Return the lines to print. A contestant that failed has the reason in place of its figures."""
     names = list(task.contestants())
     ran = [name for name in names if outcome.rates(name)]
-    # Where neither runs this kind of env, the first one that does.
+    # If no reference can run this env, compare with the first contestant that can.
     references = [name for name in ran if name in REFERENCES] or ran[:1]
     heads = ["", "steps/s"]
     for reference in references:
@@ -212,22 +207,22 @@ def _counted(number: int, thing: str) -> str:
 
 
 def _cells(outcome: Outcome, name: str, references: Sequence[str]) -> list[str]:
-    cells = [name, f"{np.median(outcome.rates(name)):,.0f}"]
+    cells = [name, f"{quartiles(outcome.rates(name))[1]:,.0f}"]
     for reference in references:
-        low, median, high = np.quantile(outcome.ratios(name, reference), [0.25, 0.5, 0.75])
+        low, median, high = quartiles(outcome.ratios(name, reference))
         cells += [_times(median), "" if name == reference else f"{_times(low)}-{_times(high)}"]
     return cells
 
 
 def _times(ratio: float) -> str:
-    """A ratio, with no more digits than it deserves."""
+    """Format a ratio with two or three digits."""
     if ratio >= 10:
         return f"{ratio:.1f}" if ratio < 100 else f"{ratio:,.0f}"
     return f"{ratio:.2g}" if ratio < 0.1 else f"{ratio:.2f}"
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """The first cell to the left, the others to the right."""
+    """Join cells; the first is aligned to the left, the others to the right."""
     first, *others = cells
     padded = [first.ljust(widths[0]), *(c.rjust(w) for c, w in zip(others, widths[1:], strict=False))]
     return "  ".join(padded).rstrip()

@@ -1,4 +1,4 @@
-"""`shoal demo`: a benchmark, a training run that is solved while you watch, its curve and a replay."""
+"""`shoal demo`: run a benchmark, train until CartPole is solved, then draw a curve and a replay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shoal.learn import Update
 
 ENV = "shoal/CartPole-v1"
-SOLVED = 475.0  # mean return, of 500
+SOLVED = 475.0  # mean return; 500 is the maximum
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Demo:
     """Of the training."""
 
     def run(self) -> int:
-        """Show it; returns the exit code."""
+        """Run the demo; return the exit code."""
         try:
             from shoal.learn import PPO, PPOConfig, Run, evaluate, stop_on_signals
-        except ImportError as error:  # torch
+        except ImportError as error:  # torch is missing
             raise MissingExtra(str(error)) from error
         print(
             "1. How fast envs step: CartPole, written in Python, in vector envs of Gymnasium's and Shoal's\n"

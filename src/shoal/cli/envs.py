@@ -20,16 +20,16 @@ from shoal.registry import FAMILIES, OWN
 
 @dataclass(frozen=True)
 class Envs:
-    """List the envs that there are, and those that could be installed.
+    """List the names of all envs, and the families that can be installed.
 
     Example: shoal envs cartpole
     """
 
     text: Annotated[str, Positional, arg(metavar="[TEXT]", help_behavior_hint="(default: a summary)")] = ""
-    """List all names with this in them, one per line."""
+    """List all names that contain this text, one per line."""
 
     def run(self) -> int:
-        """Print; returns the exit code, 1 if no name matches."""
+        """Print the names and return the exit code: 1 if no name matches."""
         with Display() as display, quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             known = look_around(display)
@@ -40,18 +40,18 @@ class Envs:
         for name in matching:
             print(name)
         if not matching:
-            print(f"shoal: no name has {self.text!r} in it", file=sys.stderr)
+            print(f"shoal: no name contains {self.text!r}", file=sys.stderr)
         return 0 if matching else 1
 
 
 @dataclass
 class Known:
-    """What there is.
+    """The envs that were found.
 
     Attributes:
-        gymnasium: Ids that Gymnasium has by itself.
-        families: The names of each that could be loaded.
-        failures: Why another could not, though it is installed.
+        gymnasium: The ids that Gymnasium itself registers.
+        families: The names of each family that could be loaded.
+        failures: The reason for each installed family that could not be loaded.
     """
 
     gymnasium: list[str] = field(default_factory=list)
@@ -59,18 +59,18 @@ class Known:
     failures: dict[str, str] = field(default_factory=dict)
 
     def names(self) -> list[str]:
-        """All, those of families last; with ids that families brought along."""
+        """Return all names, those of families last, with the ids that families register in Gymnasium."""
         of_families = [name for names in self.families.values() for name in names]
         return [*OWN, *gymnasium_ids(), *of_families]
 
 
 def gymnasium_ids() -> list[str]:
-    """Those that are not Shoal's."""
+    """Return all Gymnasium ids that are not Shoal's."""
     return sorted(name for name in gymnasium.registry if not name.startswith("shoal/"))
 
 
 def look_around(display: Display) -> Known:
-    """Load every family that is installed."""
+    """Load every installed family and return the names that were found."""
     known = Known(gymnasium_ids())
     for family in FAMILIES.values():
         if family.is_installed:
@@ -83,7 +83,7 @@ def look_around(display: Display) -> Known:
 
 
 def print_summary(known: Known) -> None:
-    """A line for each family."""
+    """Print a table with one line for each family."""
     is_terminal = sys.stdout.isatty()
     console = Console(highlight=False, markup=False, width=None if is_terminal else 200)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -105,4 +105,4 @@ def print_summary(known: Known) -> None:
         table.add_row(*cells, how)
     table.add_row("file.py:Class", "", "a class or function in a file", "")
     console.print(table)
-    console.print(Text("\nshoal envs TEXT lists all names with TEXT in them", style="dim"))
+    console.print(Text("\nshoal envs TEXT lists all names that contain TEXT", style="dim"))

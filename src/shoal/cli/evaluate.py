@@ -1,4 +1,4 @@
-"""`shoal eval`: how well the policy of a run plays, and a replay to look at."""
+"""`shoal eval`: measure the policy of a run, and write a replay as a GIF."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ MOST_FRAMES = 600
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Let the policy of a run play whole episodes, the same number in every env.
+    """Play whole episodes with the policy of a run, the same number in every env.
 
     Example: shoal eval runs/CartPole-v1-20260101-120000 --episodes 20
     """
 
     run_dir: Annotated[str, Positional, arg(metavar="RUN")]
-    """The run's folder."""
+    """The folder of the run."""
     episodes: int = 20
-    """How many."""
+    """The number of episodes."""
     seed: int = 0
-    """Of envs and actions."""
+    """The seed of envs and actions."""
     sample: bool = False
-    """Draw actions, as in training, instead of taking the likeliest."""
+    """Draw random actions from the policy, as in training, instead of taking the most likely action."""
     json: bool = False
     """Print mean_return, std_return and episodes as JSON."""
     replay: Annotated[str, arg(metavar="FILE.gif", help_behavior_hint="(default: none)")] = ""
     """Write one episode as a GIF."""
 
     def run(self) -> int:
-        """Play and print; returns the exit code."""
+        """Play, print the result and return the exit code."""
         try:
             from shoal.learn.evaluate import evaluate
             from shoal.learn.run import load, read
@@ -55,7 +55,7 @@ class Evaluate:
         env, kwargs = saved["env"], saved["env_kwargs"]
         if not env:
             raise ArgumentError(
-                f"{self.run_dir}: its env has no name to make it by; use shoal.learn.evaluate"
+                f"{self.run_dir}: the env of this run has no name. Use shoal.learn.evaluate in Python instead"
             )
         found = evaluate(
             policy, env, self.episodes, deterministic=not self.sample, seed=self.seed, env_kwargs=kwargs
@@ -78,13 +78,13 @@ class Evaluate:
             print(json.dumps(figures))
             return
         print(f"mean return {found.mean_return:.2f}, standard deviation {found.std_return:.2f}")
-        print(f"{found.episodes} episodes of {found.lengths.mean():.0f} steps in the mean")
+        print(f"{found.episodes} episodes of {found.lengths.mean():.0f} steps on average")
 
 
 def record(
     policy: Policy, env: str, env_kwargs: dict[str, Any], *, seed: int, deterministic: bool = True
 ) -> tuple[list[np.ndarray[Any, Any]], float]:
-    """The frames of one episode, and how many make a second.
+    """Play one episode and return its frames and the number of frames per second.
 
     Raises:
         ArgumentError: If the env cannot be rendered.
@@ -92,7 +92,7 @@ def record(
     from shoal.learn.evaluate import evaluate
     from shoal.vector import make
 
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # or SDL complains where there is no screen
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # without a screen, SDL would fail otherwise
     frames: list[np.ndarray[Any, Any]] = []
 
     def look(vec: VectorEnv) -> None:
@@ -114,11 +114,11 @@ def record(
 
 
 def write_gif(path: Path, frames: list[np.ndarray[Any, Any]], rate: float) -> None:
-    """An animation that begins again at its end."""
+    """Write the frames as a GIF that loops."""
     from PIL import Image
 
     images = [Image.fromarray(frame).convert("RGB") for frame in frames]
-    # One palette for all frames, from up to eight of them: one for each frame takes 15 times as long.
+    # One palette for all frames, made from at most eight of them. A palette per frame takes 15 times as long.
     some = [np.asarray(image).reshape(1, -1, 3) for image in images[:: -(-len(images) // 8)]]
     palette = Image.fromarray(np.concatenate(some, axis=1)).quantize(256)
     pictures = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]

@@ -1,6 +1,6 @@
 """Vector envs in the classic form: ``reset() -> obs``, ``step() -> obs, rewards, dones, infos``.
 
-A face only: a `shoal.VectorEnv` does the work, and these classes turn its batches around.
+A `shoal.VectorEnv` does the work. These classes only convert its batches.
 """
 
 from __future__ import annotations
@@ -21,51 +21,49 @@ from shoal.batch import Batch
 from shoal.compat import install_as_pufferlib
 from shoal.errors import ArgumentError, ArgumentTypeError, CallError
 from shoal.registry import find
-from shoal.vector.batching import is_async
 from shoal.vector.infos import split_infos
 
 Classic = tuple[Any, Any, Any, list[dict[Any, Any]]]
-"""Observations, rewards, dones and infos."""
+"""The type of a batch: observations, rewards, dones and infos."""
 
-# In the info of a row that has ended, beside ``final_info``: not said by the reset that followed.
+# Keys in the info of a finished row that belong to the finished episode, not to the reset after it.
 _OF_THE_END = ("final_obs", "episode", "restarted")
 
 
 class VectorEnv:
-    """Many envs as one, in the classic form; also a base for a vector env of your own.
+    """Many envs as one, in the classic form; also a base class for your own vector envs.
 
-    Without arguments it is empty: a subclass then brings envs and verbs of its own. With arguments it works,
-    and a subclass may override what it likes.
+    Without arguments it is empty: a subclass then defines its own envs and methods. With arguments it is a
+    complete vector env, and a subclass may override any method.
 
-    A finished env is reset in the same step: its ``obs`` begins the next episode, and its info has the last
-    observation of the old one as ``final_obs``. ``dones`` is terminated or truncated; where an episode was
-    truncated, the info has ``TimeLimit.truncated``, as old gym has it. ``infos`` is a list with one dict for
-    each env of the batch, empty if its step had nothing to say.
+    A finished env is reset in the same step. Its ``obs`` begins the next episode, and its info has the last
+    observation of the finished episode as ``final_obs``. ``dones`` is terminated or truncated. If an episode
+    was truncated, the info has ``TimeLimit.truncated``, as in old gym. ``infos`` is a list with one dict for
+    each env of the batch; the dict is empty if the step had no info.
 
     If an env has several agents, observations, rewards, dones, actions and both batched spaces are dicts by
     agent, and so is each env's info.
 
     Args:
         env_creator: A class or function that makes envs, a list of them, or a name that `shoal.make` knows.
-        num_envs: How many. With ``surplus_envs``, that many more are simulated.
-        **kwargs: As `shoal.make` takes them, all but ``autoreset_mode``. ``num_workers`` and
-            ``envs_per_worker`` may both be given, if they agree. If a batch has less than all envs, or with
-            ``mode="async"``, it has those that were ready first, unless ``order`` says otherwise.
+        num_envs: The number of envs. With ``surplus_envs``, so many more envs are simulated.
+        **kwargs: Other arguments of `shoal.make`, except ``autoreset_mode``. ``num_workers`` and
+            ``envs_per_worker`` may both be given, if they agree. If a batch has fewer than all envs, or with
+            ``mode="async"``, a batch has the envs that were ready first, unless ``order`` is given.
 
     Attributes:
-        num_envs: Envs in a batch.
-        num_workers: Processes that step envs; 1 if it is this one.
-        envs_per_worker: That the busiest of them has.
-        single_observation_space: Of one agent in one env.
-        observation_space: Of a batch.
-        single_action_space: Of one agent in one env.
-        action_space: Of a batch; `step` takes what it samples.
-        batch: What was received last, as a `shoal.Batch`: it also knows ``env_ids``, ``mask`` and how an
-            episode ended.
-        envs: The envs themselves, if they are in this process.
+        num_envs: The number of envs in a batch.
+        num_workers: The number of processes that step envs; 1 if only this process does.
+        envs_per_worker: The largest number of envs of a process.
+        single_observation_space: The observation space of one agent in one env.
+        observation_space: The space of a batch of observations.
+        single_action_space: The action space of one agent in one env.
+        action_space: The space of a batch of actions; `step` takes its samples.
+        batch: The last received `shoal.Batch`. It also has ``env_ids``, ``mask`` and how each episode ended.
+        envs: The env objects, if they are in this process.
 
     Raises:
-        ArgumentError: If an argument cannot work, or not together with another.
+        ArgumentError: If an argument cannot work, alone or together with another.
 
     Example:
         >>> from shoal.compat.pufferlib import VectorEnv
@@ -94,7 +92,7 @@ class VectorEnv:
 
     _backend = "auto"
     _vec: shoal.VectorEnv | None = None
-    _agents: tuple[Any, ...] = ()  # if there are several
+    _agents: tuple[Any, ...] = ()  # empty if there is one agent
 
     def __init__(self, env_creator: Any = None, num_envs: int | None = None, **kwargs: Any) -> None:
         if env_creator is None:
@@ -124,34 +122,35 @@ class VectorEnv:
 
     @property
     def vec(self) -> shoal.VectorEnv:
-        """Shoal's own vec, which does the work and offers the rest: ``stats()``, ``render()``, ``call()``...
+        """Shoal's vec, which does the work. It also has ``stats()``, ``render()``, ``call()`` and more.
 
         Raises:
-            CallError: If there is none, because no env was given.
+            CallError: If there is no vec, because no env was given.
         """
         if self._vec is None:
             raise CallError(
                 f"{type(self).__name__} was made without envs: pass a creator and num_envs to "
-                "super().__init__(), or define in the class itself what you call"
+                "super().__init__(), or define the methods that you call in the class itself"
             )
         return self._vec
 
     def seed(self, seed: int | Sequence[int | None]) -> None:
-        """Seed the next reset: env i by ``seed + i``."""
+        """Set the seed of the next reset: env i gets ``seed + i``."""
         self.vec.seed(seed)
 
     def reset(self, seed: int | None = None) -> Any:
-        """Reset all envs; returns the observations of a batch."""
+        """Reset all envs and return the observations of a batch."""
         self.async_reset(seed)
         return self.recv()[0]
 
     def step(self, actions: Any) -> Classic:
-        """Step the envs of the batch last returned; returns the next one.
+        """Step the envs of the last batch and return the next batch.
 
-        Both are of the same envs, unless it is asynchronous: then ``batch.env_ids`` says whose rows they are.
+        Both batches have the same envs, unless the vec is asynchronous. Then ``batch.env_ids`` has the env of
+        each row.
 
         Args:
-            actions: One for each env; for several agents, a dict of them by agent.
+            actions: One action for each env; with several agents, a dict of such arrays by agent.
 
         Returns:
             Observations, rewards, dones and infos.
@@ -160,7 +159,7 @@ class VectorEnv:
         return self.recv()
 
     def async_reset(self, seed: int | None = None) -> None:
-        """Begin a reset of all envs; `recv` gives the first batch."""
+        """Begin a reset of all envs. `recv` returns the first batch."""
         self.vec.async_reset(seed=seed)
 
     def send(self, actions: Any, env_ids: NDArray[np.int64] | None = None) -> None:
@@ -168,14 +167,14 @@ class VectorEnv:
 
         Args:
             actions: As for `step`.
-            env_ids: ``batch.env_ids`` of the batch they are for, if not the one last received.
+            env_ids: ``batch.env_ids`` of the batch that the actions are for; by default the last batch.
         """
         if self._agents and isinstance(actions, Mapping):
             actions = self.vec.from_agents(actions)
         self.vec.send(actions, env_ids)
 
     def recv(self) -> Classic:
-        """Receive a batch: the second half of `step`, and what it returns."""
+        """Receive a batch and return it as `step` does: the second half of `step`."""
         batch = self.batch = self.vec.recv()
         dones, infos = batch.terminations | batch.truncations, _infos_of(batch)
         if not self._agents:
@@ -189,31 +188,31 @@ class VectorEnv:
         return split(batch.obs), split(batch.rewards), split(dones), by_env
 
     def close(self) -> None:
-        """Close every env and release everything. May be called twice."""
+        """Close every env and release all resources. May be called twice."""
         if self._vec is not None:
             self._vec.close()
 
     def __enter__(self) -> Self:
-        """``with Serial(...) as env:`` closes it at the end."""
+        """Return the vector env itself; the end of the ``with`` block closes it."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Close."""
+        """Close the vector env."""
         self.close()
 
     def __repr__(self) -> str:
-        """The vec beneath says the rest."""
+        """Return the name of the class with that of the vec."""
         return f"<{type(self).__name__}: {self._vec or 'empty'}>"
 
 
 class Serial(VectorEnv):
-    """All envs in this process; arguments as for `VectorEnv`, but for those that only processes have."""
+    """A vector env with all envs in this process. Its arguments are those of `VectorEnv`, without workers."""
 
     _backend = "serial"
 
 
 class Multiprocessing(VectorEnv):
-    """Envs in worker processes; arguments as for `VectorEnv`."""
+    """A vector env with envs in worker processes. Its arguments are those of `VectorEnv`."""
 
     _backend = "multiprocessing"
 
@@ -226,29 +225,30 @@ def make_vec(
     envs_per_worker: int | None = None,
     **kwargs: Any,
 ) -> shoal.VectorEnv:
-    """`shoal.make`, with what the classic form asks for.
+    """Call `shoal.make` with the settings of the classic form.
 
     Raises:
-        ArgumentError: If an argument cannot work, or not together with another.
+        ArgumentError: If an argument cannot work, alone or together with another.
     """
     for name in kwargs:
         if name == "autoreset_mode":
-            raise ArgumentError("autoreset_mode: the classic form has only SAME_STEP. Leave it away")
+            raise ArgumentError("autoreset_mode: the classic form has only SAME_STEP. Leave it out")
         if name not in inspect.signature(shoal.make).parameters:
             raise ArgumentTypeError(
-                f"{name}: expected an argument of shoal.make(), got one that it has not. What is for the env "
-                f"itself goes into env_kwargs={{{name!r}: ...}}"
+                f"{name}: expected an argument of shoal.make(), got an unknown one. Pass arguments of the "
+                f"env in env_kwargs={{{name!r}: ...}}"
             )
     surplus = kwargs.get("surplus_envs", 0)
+    count = num_envs if num_envs is not None else len(env) if isinstance(env, Sequence) else 1
     if num_workers is not None and envs_per_worker is not None:
-        count = num_envs if num_envs is not None else len(env) if isinstance(env, Sequence) else 1
         if num_workers * envs_per_worker not in (count, count + surplus):
             raise ArgumentError(
-                f"envs_per_worker: expected what shares {count} envs out among {num_workers} workers, got "
-                f"{envs_per_worker}. Leave one of the two away"
+                f"envs_per_worker: expected a number that divides {count} envs among {num_workers} workers, "
+                f"got {envs_per_worker}. Leave out one of the two arguments"
             )
         envs_per_worker = None
-    if is_async(env, num_envs, kwargs.get("batch_size"), surplus, kwargs.get("mode")):
+    batch_size = kwargs.get("batch_size")
+    if kwargs.get("mode") == "async" or surplus or (batch_size is not None and batch_size < count):
         kwargs.setdefault("order", "ready")
     vec = shoal.make(
         _wrapped(env),
@@ -271,7 +271,7 @@ def _wrapped(env: Any) -> Any:
         return ClassicCreator(env)
     if isinstance(env, Sequence):
         return [_wrapped(each) for each in env]
-    return env  # nothing that makes envs, as shoal.make will say
+    return env  # not a creator: shoal.make raises the error
 
 
 class ClassicCreator:
@@ -285,10 +285,10 @@ class ClassicCreator:
         self._create = create
 
     def __call__(self, **kwargs: Any) -> Any:
-        """What it makes, as Shoal knows it.
+        """Make the env. Return Shoal's vec instead of a vector env in the classic form.
 
         Raises:
-            ArgumentTypeError: If it is a vector env whose verbs are not Shoal's.
+            ArgumentTypeError: If the env is a vector env that overrides methods of `VectorEnv`.
         """
         env = self._create(**kwargs)
         if not isinstance(env, VectorEnv):
@@ -296,18 +296,18 @@ class ClassicCreator:
         for verb in ("reset", "step", "async_reset", "send", "recv"):
             if getattr(type(env), verb) is not getattr(VectorEnv, verb):
                 raise ArgumentTypeError(
-                    f"env_creator: {type(env).__name__} has a {verb}() of its own, which a vector env around "
-                    "it would not call. Give the outer one that method instead"
+                    f"env_creator: {type(env).__name__} overrides {verb}(), which a vector env around it "
+                    "would not call. Override it in the outer vector env instead"
                 )
         return env.vec
 
     def __reduce__(self) -> Any:
-        """In this order: the creator may need `pufferlib` to be unpickled at all."""
+        """Pickle the installation of `pufferlib` first, because unpickling the creator may need it."""
         return _unpickled, (_Installation(), self._create)
 
 
 class _Installation:
-    """Has this process's `pufferlib` installed where it is unpickled."""
+    """Installs `pufferlib` in the process that unpickles it, if it is installed in this process."""
 
     def __reduce__(self) -> Any:
         from shoal.compat.pufferlib import is_installed
@@ -320,11 +320,11 @@ def _unpickled(_: Any, create: Any) -> ClassicCreator:
 
 
 def _infos_of(batch: Batch) -> list[dict[str, Any]]:
-    """One dict for each row: what its last step said."""
+    """Return one dict for each row: the info of its last step."""
     infos: list[dict[str, Any]] = [{} for _ in range(len(batch.rewards))]
     if batch.infos:
         for row, info in split_infos(batch.infos, len(infos)):
-            if "final_info" in info:  # the rest was said by the reset that followed
+            if "final_info" in info:  # the other keys are those of the reset after it
                 ended = {key: info[key] for key in _OF_THE_END if key in info}
                 info = {**info["final_info"], **ended}
             infos[row] = info

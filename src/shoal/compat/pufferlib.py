@@ -1,11 +1,11 @@
-"""The classic face: what code written for PufferLib imports from it, on Shoal's own vecs.
+"""PufferLib's classic interface on top of Shoal's vecs, for code written for PufferLib.
 
-    pufferlib.make                                        any env by name or creator
-    pufferlib.PufferEnv                                   a base for envs
+    pufferlib.make                                        make a vector env by name or creator
+    pufferlib.PufferEnv                                   a base class for envs
     pufferlib.vectorization.Serial, Multiprocessing       vector envs in the classic form
-    pufferlib.vectorization.VectorEnv                     their base, and one for your own
+    pufferlib.vectorization.VectorEnv                     their base class, also for your own vector envs
 
-`shoal.compat.install_as_pufferlib` puts these under the names above. They can be imported from here as well.
+`shoal.compat.install_as_pufferlib` installs these under the names above. They can be imported from here too.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def make(
     num_agents: int | None = None,
     **kwargs: Any,
 ) -> VectorEnv:
-    """Make a vector env in the classic form, on the backend that suits it.
+    """Make a vector env in the classic form, on a suitable backend.
 
     Args:
-        env_creator: As for `VectorEnv`, like all arguments but `num_agents`.
-        num_envs: See there.
-        num_workers: See there.
-        envs_per_worker: See there.
-        num_agents: Agents that each env must have. Of knights-archers-zombies, as many are made: one half
-            archers, the other knights, and the odd one an archer.
-        **kwargs: See there.
+        env_creator: As for `VectorEnv`.
+        num_envs: As for `VectorEnv`.
+        num_workers: As for `VectorEnv`.
+        envs_per_worker: As for `VectorEnv`.
+        num_agents: The number of agents that each env must have. knights-archers-zombies is made with this
+            number: one half archers and one half knights. With an odd number there is one more archer.
+        **kwargs: As for `VectorEnv`.
 
     Raises:
         ArgumentError: If the envs have another number of agents, or an argument cannot work.
@@ -71,24 +71,25 @@ def make(
         env.close()
         raise ArgumentError(
             f"num_agents: expected {has}, as many as the env has, got {num_agents}. If the env can have "
-            "another number, say so by its own arguments, in env_kwargs={...}"
+            "another number, set it by the env's own arguments, in env_kwargs={...}"
         )
     return env
 
 
 class PufferEnv(gymnasium.Env[Any, Any]):
-    """A base for single envs in the classic form.
+    """A base class for single envs in the classic form.
 
     A subclass sets ``observation_space`` and ``action_space`` in its ``__init__``, and defines
 
         reset() -> obs
         step(action) -> obs, reward, done, info
 
-    Gymnasium's form works too. What they return is written straight into the env's row, wherever that is, so
-    that an env may return the same array each time. ``self.np_random`` follows the vector env's seed.
+    Gymnasium's form works too. The vector env copies returned observations into the env's row at once, so an
+    env may return the same array each time. ``self.np_random`` follows the vector env's seed.
 
     Args:
-        buf: Kept as ``self.buf``. Shoal passes none; an env that writes its rows itself is a `shoal.Env`.
+        buf: Stored as ``self.buf``. Shoal passes None. Use `shoal.Env` for an env that writes its rows
+            itself.
 
     Example:
         >>> import numpy as np
@@ -117,16 +118,16 @@ class PufferEnv(gymnasium.Env[Any, Any]):
 
     @staticmethod
     def make_space(wanted: Any, dtype: DTypeLike = np.uint8) -> Space[Any]:
-        """A space, in short.
+        """Make a space from a short description.
 
         Args:
-            wanted: A shape gives a Box with the whole range of `dtype` (0 to 255; any number, if it is a
-                float). An integer gives a Discrete. A dict gives a Dict of what its values give. A space is
-                itself.
-            dtype: Of every Box that is made.
+            wanted: The description. A shape gives a Box with the whole range of `dtype`: 0 to 255 for uint8,
+                -inf to inf for floats. An integer gives a Discrete. A dict gives a Dict of spaces, made from
+                its values. A space is returned unchanged.
+            dtype: The dtype of every Box.
 
         Raises:
-            ArgumentTypeError: If it is none of these.
+            ArgumentTypeError: If `wanted` is none of these.
 
         Example:
             >>> from shoal.compat.pufferlib import PufferEnv
@@ -154,22 +155,22 @@ class PufferEnv(gymnasium.Env[Any, Any]):
         )
 
     def seed(self, seed: int) -> None:
-        """Seed ``np_random``; called before a seeded `reset` that takes no seed itself."""
+        """Seed ``np_random``. Shoal calls this before a seeded reset if `reset` takes no seed."""
         super().reset(seed=seed)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Begin an episode; a subclass defines it, and may call this to seed ``np_random``."""
+        """Begin an episode. A subclass defines this, and may call it by super() to seed ``np_random``."""
         name = type(self).__name__
         if type(self).reset is PufferEnv.reset:
             raise NotImplementedError(f"{name} must define reset(), which returns an observation")
         super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
-        """Move by one step; a subclass defines it."""
+        """Do one step. A subclass defines this method."""
         name = type(self).__name__
         raise NotImplementedError(
             f"{name} must define step(), which returns obs, reward, done, info. If it does, and calls "
-            f"super().step(), put a PufferEnv that has one behind it: class Mine({name}, Game)"
+            f"super().step(), add a base class that has one after it: class Mine({name}, Game)"
         )
 
 
@@ -177,14 +178,14 @@ class PufferEnv(gymnasium.Env[Any, Any]):
 
 
 def _facade(name: str, **contents: Any) -> ModuleType:
-    """A module with these contents, and a word on everything else."""
+    """Make a module with these contents. Any other attribute raises an error that lists them."""
 
     def miss(attribute: str) -> Any:
         raise AttributeError(_not_offered(f"{name}.{attribute}"))
 
     module = ModuleType(name)
     module.__spec__ = ModuleSpec(name, None, origin="shoal.compat", is_package=True)
-    module.__path__ = []  # as packages have it: what is imported from it is looked for, by _NothingElse last
+    module.__path__ = []  # makes it a package, so that imports from it reach _NothingElse
     module.__dict__.update(contents, __all__=list(contents), __getattr__=miss)
     return module
 
@@ -203,7 +204,7 @@ _package = _facade("pufferlib", make=make, PufferEnv=PufferEnv, vectorization=_v
 
 
 class _NothingElse:
-    """Asked by Python for what nobody else has found."""
+    """The last finder for imports: it raises a clear error for unknown modules of pufferlib."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> None:
@@ -212,18 +213,18 @@ class _NothingElse:
 
 
 def is_installed() -> bool:
-    """Whether ``import pufferlib`` finds Shoal in this process."""
+    """Return whether ``import pufferlib`` imports Shoal's version in this process."""
     return sys.modules.get("pufferlib") is _package
 
 
 def install() -> None:
-    """See `shoal.compat.install_as_pufferlib`."""
+    """Install this module as ``pufferlib``: see `shoal.compat.install_as_pufferlib`."""
     if is_installed():
         return
     there = sys.modules.get("pufferlib")
     spec = importlib.util.find_spec("pufferlib") if there is None else there.__spec__
     where = None if spec is None else spec.origin
-    if there is not None or where is not None:  # without an origin, it is a mere folder of that name
+    if there is not None or where is not None:  # without an origin, it is only a folder of that name
         raise CallError(
             f"PufferLib itself is installed, in {where}, and is not replaced. Uninstall it, or import what "
             "you need from shoal.compat.pufferlib"

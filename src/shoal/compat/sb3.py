@@ -27,7 +27,7 @@ from shoal.making import make
 from shoal.stepping.row_slice import Infos
 from shoal.vector.native import Native
 from shoal.vector.serial import Serial
-from shoal.vector.vec import READY, VectorEnv
+from shoal.vector.vec import VectorEnv
 
 try:
     from stable_baselines3.common.vec_env import VecEnv
@@ -111,7 +111,7 @@ class ShoalVecEnv(VecEnv):
         whose = [id(options) if options else 0 for options in self._options[:: vec.agents_per_env]]
         masks = [np.repeat(np.equal(whose, each), vec.agents_per_env) for each in dict.fromkeys(whose)]
         parts = [(mask, self._options[mask.argmax()]) for mask in masks]
-        if len(parts) > 1 and (vec._state is not READY or vec._never_reset.any()):
+        if len(parts) > 1 and vec.needs_whole_reset:
             # It cannot be reset in parts yet.
             parts = [(everyone, {}), *((mask, options) for mask, options in parts if options)]
         obs: Any = None
@@ -183,7 +183,7 @@ class ShoalVecEnv(VecEnv):
         Taken before the batch is made: to merge it into arrays and to take these apart again would last
         longer than to step some envs.
         """
-        return self._vec._recv_apart()
+        return self._vec.recv_apart()
 
     def _kept(self, batch: Batch) -> Any:
         return batch.obs if self._vec.copy else deepcopy(batch.obs)
@@ -336,7 +336,7 @@ def _refuse_unfit(vec: Any) -> None:
             f"vec: expected a vec of Shoal's, such as shoal.make() gives, got {type(vec).__name__}. Around "
             "it, use wrappers of Stable-Baselines3 instead of Gymnasium's"
         )
-    if vec._reset_verb != "reset":
+    if vec.is_async:
         raise ArgumentError(
             "vec: expected a synchronous one, got one that is asynchronous. Stable-Baselines3 waits for all "
             "envs in every step: leave batch_size, surplus_envs and mode away"

@@ -1,6 +1,6 @@
-"""Envs that `shoal.make` knows by name: one small file for each family of them.
+"""Env families: envs that `shoal.make` knows by name, with one small file for each family.
 
-A file offers ``names()``, what follows the family's name in its ids, and ``create(name, **kwargs)``, with the
-preprocessing that users of these envs expect as defaults. Its package is imported only when it is.
-`shoal.registry` has the list of families.
+Each file has two functions. ``names()`` returns the names of the envs, without the prefix of the family.
+``create(name, **kwargs)`` makes an env, with the usual preprocessing as default. Importing the file imports
+the package of the family. `shoal.registry` has the list of families.
 """

@@ -1,4 +1,4 @@
-"""Gymnasium's own envs under short names: "cartpole" for the newest version of CartPole."""
+"""Short names for envs of Gymnasium: "cartpole" is the newest version of CartPole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gymnasium
 
 
 def newest_in(*modules: str) -> dict[str, str]:
-    """Of each env that Gymnasium has in these modules: its short name and the id of its newest version."""
+    """Return the short name of each env of these modules, with the id of its newest version."""
     found: dict[str, tuple[int, str]] = {}
     for name, spec in gymnasium.registry.items():
         if not str(spec.entry_point).startswith(modules) or spec.namespace is not None:

@@ -22,10 +22,10 @@ _HIGH = np.array([1.0, 1.0, 1.0, 1.0, FASTEST_1, FASTEST_2], np.float32)
 
 
 def _accelerations(theta_1, theta_2, theta_1_dot, theta_2_dot, torque):
-    """Of both joints, by the equations of Sutton and Barto's book."""
+    """Return the accelerations of both joints, by the equations of Sutton and Barto's book."""
     sine_1, cosine_1, sine_2, cosine_2 = sin(theta_1), cos(theta_1), sin(theta_2), cos(theta_2)
     inertia_1, inertia_2 = 3.5 + cosine_2, 1.25 + 0.5 * cosine_2
-    pull_2 = 0.5 * GRAVITY * (sine_1 * cosine_2 + cosine_1 * sine_2)  # the sine of both angles together
+    pull_2 = 0.5 * GRAVITY * (sine_1 * cosine_2 + cosine_1 * sine_2)  # the sine of the sum of both angles
     pull_1 = pull_2 + 1.5 * GRAVITY * sine_1 - (0.5 * theta_2_dot + theta_1_dot) * theta_2_dot * sine_2
     push = torque - 0.5 * theta_1_dot * theta_1_dot * sine_2 - pull_2
     # The book's equations for the accelerations a and b, which Cramer's rule solves with a single division:
@@ -36,7 +36,7 @@ def _accelerations(theta_1, theta_2, theta_1_dot, theta_2_dot, torque):
 
 
 def _wrapped(angle):
-    """From -pi to pi."""
+    """Wrap an angle to the range from -pi to pi."""
     return angle - TURN * (angle * PER_TURN + ROUND - ROUND)
 
 
@@ -50,24 +50,25 @@ def _observe(state, obs):
 
 
 def _height(state):
-    """Of the end, from the bar on."""
+    """Return the height of the free end above the bar."""
     cosine = cos(state.theta_1)
     both = cosine * cos(state.theta_2) - sin(state.theta_1) * sin(state.theta_2)
     return -cosine - both
 
 
 class Acrobot(NativeEnv):
-    """Two links on a bar, driven at the joint between them; -1 for each step until their end is high up.
+    """Two links hang on a bar; a motor drives the joint between them. The goal is to swing the end up.
 
-    The dynamics are those of Gymnasium's Acrobot-v1: the book's, by the fourth-order Runge-Kutta method.
+    Each step gives -1 until the end is 1 m above the bar. The dynamics are those of Gymnasium's Acrobot-v1:
+    the equations of the book, integrated by the fourth-order Runge-Kutta method.
     """
 
     observation_space = Box(-_HIGH, _HIGH, dtype=np.float32)
     action_space = Discrete(3)
     state = np.dtype(
         [
-            ("theta_1", np.float64),  # of the upper link, from hanging down
-            ("theta_2", np.float64),  # of the lower link, from the upper one's direction
+            ("theta_1", np.float64),  # angle of the upper link; 0 hangs down
+            ("theta_2", np.float64),  # angle of the lower link, relative to the upper link
             ("theta_1_dot", np.float64),
             ("theta_2_dot", np.float64),
         ]
@@ -112,7 +113,7 @@ class Acrobot(NativeEnv):
 
     @staticmethod
     def render(state: Any) -> NDArray[np.uint8]:
-        """Both links, and the height that the end is to reach."""
+        """Draw both links, and the height that the end must reach."""
         canvas = Canvas(width=6.6)
         first, both = float(state.theta_1), float(state.theta_1) + float(state.theta_2)
         elbow = math.sin(first), -math.cos(first)

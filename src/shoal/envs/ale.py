@@ -1,9 +1,10 @@
-"""ale-breakout and the like: Atari games by ale-py's own vector env, which steps them on threads in C++.
+"""The family "ale": Atari games by ale-py's own vector env, which steps them on threads in C++.
 
-The preprocessing has the arguments and defaults of "atari", but it is ale-py's, and does some things its way:
+The preprocessing has the arguments and defaults of the family "atari". But ale-py does some things in another
+way:
 
-- A lost life begins a new game. What comes after the first life is seen only with ``episodic_life=False``.
-- A reset presses FIRE before the no-ops and not after them, and takes fewer than `noop_max` of these.
+- A lost life begins a new game. Later lives are seen only with ``episodic_life=False``.
+- A reset presses FIRE before the no-ops and not after them, and takes fewer than `noop_max` no-ops.
 - The frames before a reset are black.
 - Under SAME_STEP there is no ``final_info``.
 """
@@ -23,7 +24,7 @@ from shoal.errors import ArgumentError
 
 
 def names() -> list[str]:
-    """What follows "ale-"."""
+    """Return the names of the envs without the prefix "ale-"."""
     return list(GAMES)
 
 
@@ -43,22 +44,22 @@ def create(
     render_mode: str | None = None,
     **kwargs: Any,
 ) -> Games:
-    """Many games of one kind.
+    """Make a vector env of one game.
 
     Args:
-        name: Which.
-        num_envs: How many.
-        autoreset_mode: When a finished one is reset.
-        frame_skip: See `shoal.envs.atari.create`, as for all arguments down to `stack`.
-        noop_max: See there.
-        episodic_life: A lost life ends the episode, and the game.
-        fire_reset: See there.
-        clip_rewards: See there.
-        size: See there.
-        greyscale: See there.
-        stack: See there.
-        render_mode: Only None: ale-py's vector env has nothing to show.
-        **kwargs: As `ale_py.vector_env.AtariVectorEnv` takes them, but for ``batch_size`` and
+        name: The name of the game.
+        num_envs: The number of envs.
+        autoreset_mode: When a finished env is reset.
+        frame_skip: As in `shoal.envs.atari.create`.
+        noop_max: As in `shoal.envs.atari.create`.
+        episodic_life: Whether a lost life ends the episode and the game.
+        fire_reset: As in `shoal.envs.atari.create`.
+        clip_rewards: As in `shoal.envs.atari.create`.
+        size: As in `shoal.envs.atari.create`.
+        greyscale: As in `shoal.envs.atari.create`.
+        stack: As in `shoal.envs.atari.create`.
+        render_mode: Must be None, because ale-py's vector env cannot render.
+        **kwargs: Other arguments of `ale_py.vector_env.AtariVectorEnv`, except ``batch_size`` and
             ``life_loss_info``.
 
     Example:
@@ -74,7 +75,8 @@ def create(
     check_names(kwargs, AtariVectorEnv, taken={*taken, "reward_clipping"}, own=create)
     if wrong := {"batch_size", "life_loss_info"}.intersection(kwargs):
         raise ArgumentError(
-            f"{', '.join(sorted(wrong))}: a vec steps all envs and resets what terminates. Use 'atari-{name}'"
+            f"{', '.join(sorted(wrong))}: a vec steps all envs and resets envs that terminate. "
+            f"Use 'atari-{name}'"
         )
     width, height = (size, size) if isinstance(size, int) else size
     return Games(
@@ -95,25 +97,25 @@ def create(
 
 
 class Games(AtariVectorEnv):
-    """ale-py's vector env, with seeds, masks and infos as Gymnasium's own have them.
+    """ale-py's vector env, with seeds, masks and infos as in Gymnasium's vector envs.
 
     Args:
-        game: The name of its ROM.
-        num_envs: How many.
-        autoreset_mode: Under DISABLED the caller must reset what has finished before the next step;
-            `shoal.Serial` sees to it.
-        **kwargs: As `AtariVectorEnv` takes them.
+        game: The name of the ROM.
+        num_envs: The number of envs.
+        autoreset_mode: When a finished env is reset. With DISABLED the caller must reset finished envs before
+            the next step; `shoal.Serial` ensures this.
+        **kwargs: Other arguments of `AtariVectorEnv`.
     """
 
     def __init__(self, game: str, num_envs: int, autoreset_mode: AutoresetMode, **kwargs: Any) -> None:
-        self.metadata = {}  # its own: ale-py would write into that of all vector envs
+        self.metadata = {}  # a new dict, because ale-py would write into the dict that all vector envs share
         disabled = autoreset_mode is AutoresetMode.DISABLED
-        # ale-py has no DISABLED. But an env that is reset before the next step is not reset again in it.
+        # ale-py has no DISABLED mode. But with NEXT_STEP, an env that the caller reset is not reset again.
         inner = AutoresetMode.NEXT_STEP if disabled else autoreset_mode
         super().__init__(game, num_envs, autoreset_mode=inner, **kwargs)
         self.autoreset_mode = self.metadata["autoreset_mode"] = autoreset_mode
 
-    def reset(  # type: ignore[override]  # ale-py's says it returns a type variable
+    def reset(  # type: ignore[override]  # ale-py declares a type variable as its result
         self,
         *,
         seed: int | Sequence[int | None] | NDArray[np.integer[Any]] | None = None,
@@ -122,8 +124,9 @@ class Games(AtariVectorEnv):
         """Reset all envs, or those of ``options["reset_mask"]``.
 
         Args:
-            seed: ``n`` gives env i the seed ``n + i``; a list has one for each env, reset or not.
-            options: Nothing but ``reset_mask`` is read.
+            seed: An integer ``n`` gives env i the seed ``n + i``. A list has one seed for every env, also for
+                envs that are not reset.
+            options: Only ``reset_mask`` is read.
         """
         chosen = np.ones(self.num_envs, np.bool_)
         if options is not None and "reset_mask" in options:
@@ -139,25 +142,25 @@ class Games(AtariVectorEnv):
         """Step every env."""
         obs, rewards, terminations, truncations, infos = super().step(actions)
         del infos["env_id"]
-        if "final_obs" in infos:  # with a row for each env, of which only these were written
+        if "final_obs" in infos:  # it has a row for each env, but only finished envs wrote theirs
             infos["_final_obs"] = terminations | truncations
         return obs, rewards, terminations, truncations, infos
 
     def _seeds(self, seed: int | Sequence[int | None] | NDArray[np.integer[Any]] | None) -> NDArray[np.int64]:
-        """One for each env; -1, ale-py's None, leaves its random stream where it is."""
+        """Return the seed of each env. -1 is ale-py's None: the random stream goes on."""
         if seed is None:
             return np.full(self.num_envs, -1)
         each = range(seed, seed + self.num_envs) if isinstance(seed, (int, np.integer)) else seed
         if any(own is not None and own < 0 for own in each):
             raise ArgumentError(f"seed: expected integers that are not negative, got {seed}")
-        return np.array([-1 if own is None else own % 2**31 for own in each])  # ale-py's have 31 bits
+        return np.array([-1 if own is None else own % 2**31 for own in each])  # seeds of ale-py have 31 bits
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Say that the envs cannot be reached."""
+        """Raise an AttributeError, because the envs cannot be reached from Python."""
         raise AttributeError(f"{name}: ale-py's envs are stepped in C++, and have no attributes in Python")
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Say that the envs cannot be reached."""
+        """Raise an AttributeError, because the envs cannot be reached from Python."""
         self.call(name)
 
     def close_extras(self, **kwargs: Any) -> None:

@@ -1,11 +1,11 @@
-"""atari-breakout and the like: Atari games with the preprocessing of CleanRL's ppo_atari.
+"""The family "atari": Atari games, such as "atari-breakout", with the preprocessing of CleanRL's ppo_atari.
 
     game -> no-ops at reset -> four frames a step, max of the last two -> 84x84 grey -> a life is an episode
          -> FIRE at reset -> sign of the reward -> four frames stacked
 
-In one thing the frames differ: they are turned grey first and not last, which takes a third of the time.
-Nearly all pixels come out the same; those of sprites that flicker may not. There are no sticky actions unless
-``repeat_action_probability`` is given.
+The frames differ from CleanRL's in one point: they are turned grey first and not last, which takes a third of
+the time. Nearly all pixels are equal; pixels of flickering sprites may differ. There are no sticky actions
+unless ``repeat_action_probability`` is given.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shoal.errors import ArgumentError
 
 NOOP, FIRE = 0, 1
 
-# As in Gymnasium's ids. A ROM that has none cannot be played alone, and to load it would end the process.
+# The games that have an id in Gymnasium. Other ROMs need more players, and loading one would end the process.
 GAMES: dict[str, str] = {
     game.replace("_", "-"): game
     for game in sorted(spec.kwargs["game"] for spec in gymnasium.registry.values() if spec.namespace == "ALE")
@@ -33,7 +33,7 @@ GAMES: dict[str, str] = {
 
 
 def names() -> list[str]:
-    """What follows "atari-"."""
+    """Return the names of the envs without the prefix "atari-"."""
     return list(GAMES)
 
 
@@ -51,20 +51,22 @@ def create(
     render_mode: Literal["human", "rgb_array"] | None = None,
     **kwargs: Any,
 ) -> gymnasium.Env[Any, Any]:
-    """One game.
+    """Make an env of one game.
 
     Args:
-        name: Which.
-        frame_skip: Frames for which an action is held. The last two are seen, the brighter pixel of both.
-        noop_max: A new game begins with 1 to so many no-ops, if the game has a no-op.
-        episodic_life: A lost life ends the episode; see `EpisodicLife`.
-        fire_reset: A reset presses FIRE, if the game has it; see `FireReset`.
-        clip_rewards: Give only the sign of a reward.
-        size: Of a frame, in pixels: one number, or width and height.
-        greyscale: Without colours; else a frame has a last axis for them.
-        stack: How many frames an observation has, the newest last.
+        name: The name of the game.
+        frame_skip: The number of frames for which an action is held. The observation is the maximum of the
+            last two frames.
+        noop_max: The largest number of no-ops at the start of a game. Their number is random, from 1 on.
+            Games without a no-op action take none.
+        episodic_life: Whether a lost life ends the episode; see `EpisodicLife`.
+        fire_reset: Whether a reset presses FIRE, if the game has it; see `FireReset`.
+        clip_rewards: Whether to return only the sign of a reward.
+        size: The size of a frame in pixels: one number, or width and height.
+        greyscale: Whether frames are grey. Otherwise a frame has a last axis for colours.
+        stack: The number of frames of an observation, the newest last.
         render_mode: None, "rgb_array" or "human".
-        **kwargs: As `ale_py.env.AtariEnv` takes them; ``repeat_action_probability`` is 0 and
+        **kwargs: Other arguments of `ale_py.env.AtariEnv`. ``repeat_action_probability`` is 0 and
             ``max_num_frames_per_episode`` 108000 by default.
 
     Example:
@@ -76,8 +78,8 @@ def create(
     """
     check_names(kwargs, AtariEnv, taken={"game", "frameskip", "obs_type"}, own=create)
     if kwargs.get("continuous"):
-        raise ArgumentError("continuous: no-ops and FIRE at reset are discrete actions, so all must be")
-    ALEInterface.setLoggerMode(LoggerMode.Error)  # AtariEnv does so too, but after the banner
+        raise ArgumentError("continuous: expected False, because a reset uses discrete actions (no-op, FIRE)")
+    ALEInterface.setLoggerMode(LoggerMode.Error)  # AtariEnv does this too, but after its banner
     env: gymnasium.Env[Any, Any] = Game(
         GAMES[name],
         frameskip=1,
@@ -104,27 +106,27 @@ def create(
 
 
 def check_names(kwargs: dict[str, Any], kind: type, *, taken: set[str], own: Callable[..., Any]) -> None:
-    """Refuse what an env does not take, or takes from arguments of ours, before it is made.
+    """Refuse arguments that an env does not take, or that Shoal sets itself, before the env is made.
 
     Raises:
-        ArgumentError: If there is any.
+        ArgumentError: If there is such an argument.
     """
     names = set(inspect.signature(own).parameters) - {"name", "num_envs", "autoreset_mode", "kwargs"}
     more = set(inspect.signature(kind).parameters) - taken - names
     if wrong := set(kwargs) - more:
         raise ArgumentError(
-            f"{', '.join(sorted(wrong))}: expected {', '.join(sorted(names))}, or of {kind.__name__} "
+            f"{', '.join(sorted(wrong))}: expected {', '.join(sorted(names))}, or for {kind.__name__} "
             f"{', '.join(sorted(more))}"
         )
 
 
 def sign(reward: Any) -> float:
-    """-1, 0 or 1."""
+    """Return the sign of a reward: -1, 0 or 1."""
     return float((reward > 0) - (reward < 0))
 
 
 class Game(AtariEnv):
-    """A game, frame by frame. It draws none unasked: `AtariPreprocessing` reads those that are seen."""
+    """A game, frame by frame. It returns no frames: `AtariPreprocessing` reads the frames that it needs."""
 
     _unseen = np.zeros(0, np.uint8)
 
@@ -133,7 +135,7 @@ class Game(AtariEnv):
 
 
 class Score(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Says in ``info["score"]`` what a game came to, when it ends: all lives, and rewards as they are."""
+    """Puts the score into ``info["score"]`` when a game ends: over all lives, with unclipped rewards."""
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Begin a game."""
@@ -150,21 +152,21 @@ class Score(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class EpisodicLife(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Each life is an episode of its own, but the game goes on.
+    """Makes each life an episode, while the game goes on.
 
-    A reset after a lost life takes one no-op step. A reset after the end of the game, amid a life, or with a
-    seed begins a new game.
+    A reset after a lost life takes one no-op step. A reset after the end of the game, during a life, or with
+    a seed begins a new game.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
         self._lives = 0
-        self._goes_on = False  # a life was lost, and there are others
+        self._goes_on = False  # a life was lost, and the game goes on
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step; the loss of a life terminates."""
+        """Step the game. The loss of a life terminates the episode."""
         obs, reward, terminated, truncated, info = self.env.step(action)
-        # At 0 lives some games, Qbert for one, go on for a few frames: their end is still to come.
+        # Some games, such as Qbert, go on for a few frames at 0 lives. They report their end later.
         lost = 0 < info["lives"] < self._lives
         self._lives = info["lives"]
         self._goes_on = lost and not (terminated or truncated)
@@ -186,15 +188,15 @@ class EpisodicLife(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class FireReset(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Presses FIRE at each reset, as some games wait for it, and then takes the action after it.
+    """Presses FIRE at each reset, because some games wait for it. Then takes the action after FIRE.
 
-    The second step is there because everybody's results were made with it.
+    The second step has no use in the game. It is kept because published results were made with it.
     """
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset, and again if the two steps end the episode."""
+        """Reset the env, and reset it again if the two steps end the episode."""
         obs, info = self.env.reset(seed=seed, options=options)
         for action in (FIRE, FIRE + 1):
             obs, _, terminated, truncated, info = self.env.step(action)

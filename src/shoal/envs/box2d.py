@@ -1,4 +1,4 @@
-"""box2d-lunarlander and the like: Gymnasium's Box2D envs, in their newest versions."""
+"""The family "box2d": Gymnasium's Box2D envs, such as "box2d-lunarlander", in their newest versions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _IDS = newest_in("gymnasium.envs.box2d")
 
 
 def names() -> list[str]:
-    """What follows "box2d-"."""
+    """Return the names of the envs without the prefix "box2d-"."""
     return list(_IDS)
 
 
 def create(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """One env, as Gymnasium makes it."""
+    """Make an env with `gymnasium.make`."""
     return gymnasium.make(_IDS[name], **kwargs)

@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 from shoal.errors import ArgumentError
 from shoal.native import NativeEnv
 
-# In pixels of the Atari 2600, y from the top, and its frames, 60 a second.
+# Lengths are in pixels of the Atari 2600, with y from the top. Times are in its frames, 60 per second.
 BRICK_WIDTH, BRICK_HEIGHT = 8.0, 6.0
-ABOVE, BELOW = 24.0, 100.0  # the wall of bricks
-BALL = 1.0  # half of it, as it is square
-PADDLE, PADDLE_SPEED, PADDLE_DEPTH = 8.0, 2.5, 6.0  # half of its width; how far its top is above the ground
-SLOWEST, FASTER, LEVELS = 1.25, 0.25, 3  # the ball's speed, and what it gains LEVELS times
-FLATTEST = 0.9  # of its speed goes sideways, from the edge of the paddle
-FIRST_HITS, SECOND_HITS = 4, 12  # of the paddle, after which the ball is faster
-NUMBERS = 8  # of an observation, before the bricks
+ABOVE, BELOW = 24.0, 100.0  # the space above and below the wall of bricks
+BALL = 1.0  # half the side of the ball, which is square
+PADDLE, PADDLE_SPEED, PADDLE_DEPTH = 8.0, 2.5, 6.0  # half its width; its speed; the height of its top
+SLOWEST, FASTER, LEVELS = 1.25, 0.25, 3  # the first speed of the ball, and how much it gains, LEVELS times
+FLATTEST = 0.9  # the part of the speed that goes sideways after a hit at the edge of the paddle
+FIRST_HITS, SECOND_HITS = 4, 12  # hits of the paddle after which the ball is faster
+NUMBERS = 8  # the numbers of an observation before the bricks
 
-# Of a frame.
-SCALE, SIDE, BAR = 3, 8, 16  # pixels of one of the above; the walls around the field; the score above
-# Digits of 3 x 5 bits.
+# For frames: the scale, the thickness of the walls around the field, and the height of the score above it.
+SCALE, SIDE, BAR = 3, 8, 16
+# Each digit as a picture of 3 x 5 bits.
 DIGITS = np.array([0x7B6F, 0x2C97, 0x73E7, 0x73CF, 0x5BC9, 0x79CF, 0x79EF, 0x7249, 0x7BEF, 0x7BCF])
 
 
@@ -41,19 +41,19 @@ def _observation_space(config: Any) -> Box:
 def _state(config: Any) -> np.dtype[Any]:
     return np.dtype(
         [
-            ("paddle", np.float64),  # its middle
-            ("half", np.float64),  # of its width
-            ("x", np.float64),  # the ball
+            ("paddle", np.float64),  # x of its middle
+            ("half", np.float64),  # half the width of the paddle
+            ("x", np.float64),  # the middle of the ball
             ("y", np.float64),
             ("vx", np.float64),
             ("vy", np.float64),
-            ("level", np.int32),  # of its speed
-            ("hits", np.int32),  # of the paddle, by this ball
-            ("lives_left", np.int32),  # this ball counted
+            ("level", np.int32),  # of the ball's speed
+            ("hits", np.int32),  # how often this ball has hit the paddle
+            ("lives_left", np.int32),  # with the current ball
             ("score", np.int32),
             ("walls_cleared", np.int32),
             ("bricks_left", np.int32),
-            # 1 where there is one, row by row from the top.
+            # 1 for a brick, 0 for a gap; row by row from the top.
             ("bricks", np.uint8, config.rows * config.columns),
         ]
     )
@@ -86,7 +86,7 @@ def _build(state, config):
 
 
 def _serve(state, rng, config):
-    """A new ball, from below the bricks down."""
+    """Put a new ball below the bricks. It moves down."""
     width = BRICK_WIDTH * config.columns
     state.x = rng.uniform(0.25 * width, 0.75 * width)
     state.y = ABOVE + BRICK_HEIGHT * (config.rows + 2)
@@ -99,7 +99,7 @@ def _serve(state, rng, config):
 
 
 def _brick_at(state, x, y, config):
-    """The brick there, or -1."""
+    """Return the number of the brick at this point; -1 if there is none."""
     if not (ABOVE <= y < ABOVE + BRICK_HEIGHT * config.rows and 0 <= x < BRICK_WIDTH * config.columns):
         return -1
     brick = math.floor((y - ABOVE) / BRICK_HEIGHT) * config.columns + math.floor(x / BRICK_WIDTH)
@@ -107,7 +107,7 @@ def _brick_at(state, x, y, config):
 
 
 def _break(state, brick, config):
-    """Take a brick away: its points."""
+    """Remove a brick and return its points."""
     row = brick // config.columns
     points = 1 + 3 * ((config.rows - 1 - row) // 2)
     state.bricks[brick] = 0
@@ -122,7 +122,7 @@ def _break(state, brick, config):
 
 
 def _return(state, config):
-    """The ball is on the paddle: up again, the more to a side the farther it is from the middle."""
+    """Return the ball from the paddle. The farther from the middle it hits, the flatter it leaves."""
     state.hits += 1
     if state.hits >= SECOND_HITS:
         state.level = max(state.level, 2)
@@ -136,7 +136,7 @@ def _return(state, config):
 
 
 def _fly(state, config):
-    """A frame of the ball: its points. It hits bricks with the middle of the side that goes ahead."""
+    """Move the ball by one frame and return the points. Its front side hits bricks with its middle."""
     width, top = BRICK_WIDTH * config.columns, ABOVE + BRICK_HEIGHT * config.rows + BELOW - PADDLE_DEPTH
     points = 0
     x = state.x + state.vx
@@ -184,31 +184,31 @@ def _observe(state, obs, config):
 
 
 class Breakout(NativeEnv):
-    """A paddle at the ground plays a ball against a wall of bricks, which break, and must not let it pass.
+    """A paddle plays a ball against a wall of bricks, which break. The ball must not pass the paddle.
 
     The rules are those of the classic game. Actions: 0 stay, 1 left, 2 right; each lasts `frame_skip`
-    frames. A brick that is hit breaks, throws the ball back, and gives points, which are the reward: 1 in
-    the two lowest rows, 4 in the next two, 7 in those above, and so on. From the paddle the ball goes up,
-    the more to a side the farther from the middle it came down. It gets faster with its 4th and its 12th
-    hit of the paddle, and has its highest speed from its first brick in the upper half of the wall on. When
-    it reaches the ceiling, the paddle shrinks to a half.
+    frames. A brick that is hit breaks and reflects the ball. It gives points, which are the reward: 1 in the
+    two lowest rows, 4 in the next two, 7 in the next two, and so on. The paddle returns the ball. The farther
+    from the middle the ball hits the paddle, the flatter it leaves. The ball gets faster at its 4th and its
+    12th hit of the paddle. From its first brick in the upper half of the wall on it has its highest speed.
+    When the ball reaches the ceiling, the paddle shrinks to half its width.
 
-    A ball that passes the paddle costs a life. The next one comes at once from below the wall, as slow as
-    the first, to a whole paddle. The episode ends with the last life, or when `walls` are cleared. Until
-    then the next wall stands as soon as the ball is back on the paddle.
+    A ball that passes the paddle costs a life. The next ball starts at once below the wall, at the lowest
+    speed, and the paddle has its full width again. The episode ends with the last life, or when `walls` walls
+    are cleared. Before that, a new wall appears when the ball next hits the paddle after a wall was cleared.
 
-    An observation is numbers from 0 to 1: the paddle's middle, its width (1, or 0.5), the ball's x and y
-    (from the top), its velocity in both directions (from -1; of the highest speed), the lives that are
-    left, and the walls that are cleared; then 1 for each brick that stands and 0 for each that does not,
-    row by row from the top.
+    An observation is numbers from 0 to 1: the paddle's middle, its width (1 or 0.5), the ball's x and y
+    (from the top), its velocity in x and y (from -1 to 1, relative to the highest speed), the lives that are
+    left, and the walls that are cleared; then one number for each brick, 1 if it stands and 0 if not, row by
+    row from the top.
 
     Attributes:
-        constants: They are compiled in.
+        constants: Numbers that are compiled in.
 
-            - ``rows``, ``columns``: Of bricks. The field is as wide as they are.
-            - ``lives``: Balls of an episode.
-            - ``walls``: To clear, one after the other.
-            - ``frame_skip``: Frames of a step.
+            - ``rows``, ``columns``: The rows and columns of bricks. The field is as wide as the bricks.
+            - ``lives``: The number of balls of an episode.
+            - ``walls``: The number of walls to clear, one after another.
+            - ``frame_skip``: The number of frames of a step.
 
     Example:
         >>> import shoal
@@ -260,7 +260,7 @@ class Breakout(NativeEnv):
 
     @staticmethod
     def render(state: Any, config: Any) -> NDArray[np.uint8]:
-        """The field, with the score and the balls that are left above it."""
+        """Draw the field, with the score and the remaining balls above it."""
         width, height = int(BRICK_WIDTH) * config.columns, int(ABOVE + BRICK_HEIGHT * config.rows + BELOW)
         frame = np.full(
             ((BAR + SIDE + height) * SCALE, (width + 2 * SIDE) * SCALE, 3), (14, 16, 22), np.uint8
@@ -280,7 +280,7 @@ class Breakout(NativeEnv):
             row, column = divmod(brick, config.columns)
             x, y = column * BRICK_WIDTH, ABOVE + row * BRICK_HEIGHT
             colour = np.multiply(colorsys.hsv_to_rgb(0.66 * row / config.rows, 0.72, 0.86), 255)
-            fill(field, x, y, BRICK_WIDTH - thin, BRICK_HEIGHT - thin, colour * 0.72)  # its shadow below
+            fill(field, x, y, BRICK_WIDTH - thin, BRICK_HEIGHT - thin, colour * 0.72)  # with its shadow
             fill(field, x, y, BRICK_WIDTH - thin, BRICK_HEIGHT - 3 * thin, colour)
         top = height - PADDLE_DEPTH
         fill(field, state.paddle - state.half, top, 2 * state.half, 4, (214, 84, 76))

@@ -13,9 +13,9 @@ from shoal.native import NativeEnv
 from shoal.native.drawing import BLACK, BLUE, GREY, ORANGE, Canvas
 from shoal.native.math import cos, sin
 
-GRAVITY, LENGTH, FORCE, TAU = 9.8, 0.5, 10.0, 0.02  # LENGTH: half of the pole's
+GRAVITY, LENGTH, FORCE, TAU = 9.8, 0.5, 10.0, 0.02  # LENGTH is half the length of the pole
 POLE_MASS, TOTAL_MASS = 0.1, 1.1
-PER_MASS = 1 / TOTAL_MASS  # to multiply with, as divisions take several times as long
+PER_MASS = 1 / TOTAL_MASS  # multiplied with, because a division takes several times as long
 POLE_MOMENT = POLE_MASS * LENGTH
 FARTHEST = 2.4
 STEEPEST = 12 * 2 * math.pi / 360
@@ -31,10 +31,11 @@ def _observe(state, obs):
 
 
 class CartPole(NativeEnv):
-    """A pole on a cart, which is pushed left or right; 1 for each step, until it falls or the cart runs away.
+    """A pole stands on a cart, which is pushed left or right. Each step gives 1.
 
-    The dynamics are those of Gymnasium's CartPole-v1, in double precision. With its argument
-    `sutton_barto_reward` each step gives 0, and the one in which the pole falls -1.
+    The episode terminates when the pole falls or the cart leaves the track. The dynamics are those of
+    Gymnasium's CartPole-v1, in double precision. With the constant `sutton_barto_reward`, as in Gymnasium,
+    the step that terminates gives -1 and all others give 0.
     """
 
     observation_space = Box(-_HIGH, _HIGH, dtype=np.float32)
@@ -76,7 +77,7 @@ class CartPole(NativeEnv):
 
     @staticmethod
     def render(state: Any) -> NDArray[np.uint8]:
-        """The cart, the pole and the track, which ends where the cart has run away."""
+        """Draw the cart, the pole and the track."""
         canvas = Canvas(width=2 * FARTHEST + 0.6, center=(0.0, 0.9))
         canvas.line((-FARTHEST, 0.0), (FARTHEST, 0.0), 0.02, GREY)
         for end in (-FARTHEST, FARTHEST):

@@ -1,4 +1,4 @@
-"""classic-cartpole and the like: Gymnasium's classic control and toy text, in their newest versions."""
+"""The family "classic": Gymnasium's classic control and toy text envs, in their newest versions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _IDS = newest_in("gymnasium.envs.classic_control", "gymnasium.envs.toy_text")
 
 
 def names() -> list[str]:
-    """What follows "classic-"."""
+    """Return the names of the envs without the prefix "classic-"."""
     return list(_IDS)
 
 
 def create(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """One env, as Gymnasium makes it."""
+    """Make an env with `gymnasium.make`."""
     return gymnasium.make(_IDS[name], **kwargs)

@@ -1,4 +1,4 @@
-"""Foragers: hundreds of agents in one world, moved by a few calls of NumPy. A `shoal.Env` to learn from."""
+"""Foragers: hundreds of agents in one world, moved by a few NumPy calls. An example of a `shoal.Env`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 from shoal.adapters.env import Env
 from shoal.errors import ArgumentError
 
-FULL = 255  # of a byte: a pellet, and the most energy there is
-STAY = 4  # the action that goes nowhere
+FULL = 255  # the largest byte: marks a pellet, and is the highest energy
+STAY = 4  # the action that does not move
 
 
 @cache
 def windows(size: int, width: int) -> NDArray[np.intp]:
-    """The cells around each cell of a torus, by number: [size * size, width, width].
+    """Return the numbers of the cells around each cell of a torus: [size * size, width, width].
 
-    One for all worlds of a process, and no attribute of theirs: snapshots would copy it.
+    All worlds of a process share the array. It is not an attribute of a world, because snapshots would copy
+    it.
     """
     row, column = np.divmod(np.arange(size * size)[:, None, None], size)
     offset = np.arange(width) - width // 2
@@ -32,24 +33,24 @@ def windows(size: int, width: int) -> NDArray[np.intp]:
 class Foragers(Env):
     """Agents on a torus look for pellets, and starve if they find too few.
 
-    An action is one of the 3x3 cells around the agent, row by row; 4 is to stay. A step costs 1 energy. A
-    pellet gives reward 1 and `meal` energy, in equal shares to all who stand on it, so that no order among
-    agents matters. At energy 0 an agent terminates; after `max_steps` all who are left are truncated.
+    An action is one of the 3x3 cells around the agent, row by row; 4 means stay. A step costs 1 energy. A
+    pellet gives reward 1 and `meal` energy. All agents on the cell share it equally, so the order of agents
+    does not matter. At energy 0 an agent terminates. After `max_steps` all living agents are truncated.
 
     An observation is the cells around the agent, in two channels of bytes: 255 where a pellet lies, and the
-    energy of the strongest agent who stands there. The agent itself is in the middle.
+    energy of the strongest agent in the cell. The agent itself is in the middle.
 
     Args:
-        num_agents: Agents in the world, each a row of the vec.
-        size: Rows and columns of the world.
-        vision: Rows and columns that an agent sees; odd, so that there is a middle.
-        pellets: Thrown at random when an episode begins; some may fall on the same cell.
-        regrowth: The same in each step. The world feeds up to ``regrowth * meal`` agents.
-        meal: Energy of a pellet.
-        energy: What an agent begins with.
-        max_steps: Steps of an episode.
-        respawn: Steps after its death in which an agent returns, somewhere else; by default never. An
-            episode is over as soon as nobody is alive, whoever may be about to return.
+        num_agents: The number of agents in the world. Each is a row of the vec.
+        size: The number of rows and columns of the world.
+        vision: The number of rows and columns that an agent sees; odd, so that there is a middle.
+        pellets: The number of pellets at the start of an episode, in random cells; several may share a cell.
+        regrowth: The number of new pellets in each step. The world feeds up to ``regrowth * meal`` agents.
+        meal: The energy of a pellet.
+        energy: The energy of an agent when it begins.
+        max_steps: The number of steps of an episode.
+        respawn: The number of steps after its death when an agent returns, in a random cell; None for never.
+            An episode is over as soon as no agent is alive, even if agents would return later.
         render_mode: ``"rgb_array"`` or None.
 
     Example:
@@ -67,7 +68,7 @@ class Foragers(Env):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
-    action_space = Discrete(9)  # of one agent, as the other space is
+    action_space = Discrete(9)  # both spaces are those of one agent
 
     def __init__(
         self,
@@ -90,19 +91,19 @@ class Foragers(Env):
         if respawn is not None and respawn < 1:
             raise ArgumentError(f"respawn: expected None or a number of steps from 1, got {respawn}")
         super().__init__()
-        # What the vec asks for. It binds rows (self.observations, self.mask, ...) afterwards, so not yet.
+        # The vec reads these. It binds rows (self.observations, self.mask, ...) later: do not use them here.
         self.num_agents, self.render_mode = num_agents, render_mode
         self.observation_space = Box(0, FULL, (vision, vision, 2), np.uint8)
         self.size, self.vision, self.max_steps, self.respawn = size, vision, max_steps, respawn
         self.pellets, self.regrowth, self.meal, self.first_energy = pellets, regrowth, meal, energy
-        # The world, with an entry for each agent or cell: one expression serves them all.
-        self.place = np.zeros(num_agents, np.intp)  # a cell
-        self.energy = np.zeros(num_agents, np.int64)  # falls on after a death: minus the steps since
-        self.cells = np.zeros((size * size, 2), np.uint8)  # as they are seen
+        # The world: arrays with an entry for each agent or cell, so that one expression moves all of them.
+        self.place = np.zeros(num_agents, np.intp)  # the number of a cell
+        self.energy = np.zeros(num_agents, np.int64)  # after a death: minus the number of steps since
+        self.cells = np.zeros((size * size, 2), np.uint8)  # as agents see them
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Begin an episode. The vec has set the mask of all agents."""
-        super().reset(seed=seed)  # without a seed, as in an autoreset, np_random goes on
+        """Begin an episode. The vec has set the mask of all agents before."""
+        super().reset(seed=seed)  # without a seed, as in an autoreset, the random stream goes on
         self.count = 0
         self.cells[:] = 0
         self.cells[self._anywhere(self.pellets), 0] = FULL
@@ -111,10 +112,10 @@ class Foragers(Env):
         self._observe()
 
     def step(self, actions: NDArray[np.int64]) -> None:
-        """Move all agents. The vec has cleared rewards and flags: what is not written is 0 and False."""
+        """Move all agents. The vec has cleared rewards and flags, so only other values are written."""
         place, energy, (pellets, strongest) = self.place, self.energy, self.cells.T
         strongest[place] = 0
-        # The dead stay where they fell: what stands there for them is an action of their lives.
+        # Dead agents stay where they are: their entry in `actions` is an old action.
         moves = np.where(self.mask, actions, STAY)
         place[:] = windows(self.size, 3).reshape(-1, 9)[place, moves]
 
@@ -128,31 +129,32 @@ class Foragers(Env):
         pellets[meals] = 0
         pellets[self._anywhere(self.regrowth)] = FULL
 
-        # This step is their last one. The vec reports it and clears their mask.
+        # This step is the last one of these agents. The vec reports it and clears their mask.
         self.terminations[:] = energy == 0
         self.count += 1
         if self.count == self.max_steps:
-            self.truncations[:] = energy > 0  # now nobody is left to act, and the vec resets the env
-        elif self.respawn is not None:  # not in the last step, which would leave somebody to act
+            self.truncations[:] = energy > 0  # now no agent is left to act, and the vec resets the env
+        elif self.respawn is not None:  # not in the last step, or an agent would be left to act
             (back,) = (energy == -self.respawn).nonzero()
             place[back] = self._anywhere(len(back))
             energy[back] = self.first_energy
-            self.mask[back] = True  # what they see now begins an episode of theirs
+            self.mask[back] = True  # this observation begins a new episode of the agent
         self._observe()
 
     def _anywhere(self, count: int) -> NDArray[np.intp]:
-        """Random cells. For a few, a third of the price of `integers`."""
+        """Draw random cells. For a few cells this takes a third of the time of `integers`."""
         return (self.np_random.random(count) * len(self.cells)).astype(np.intp)
 
     def _observe(self) -> None:
-        """Write all rows in place. Those of the dead too: nobody reads them, and to choose costs more."""
+        """Write all rows in place. Rows of dead agents are not read, but leaving them out takes longer."""
         np.maximum.at(self.cells[:, 1], self.place, np.maximum(self.energy, 0).astype(np.uint8))
         around = np.take(windows(self.size, self.vision), self.place, axis=0)
-        # No number is outside; but with "clip", and only then, `take` needs no buffer before `out`.
+        # All numbers are in range. The mode is "clip" because only then `take` writes to `out` without a
+        # buffer.
         np.take(self.cells, around, axis=0, out=self.observations, mode="clip")
 
     def render(self) -> NDArray[np.uint8] | None:
-        """The world from above: pellets green, agents orange, the stronger the brighter."""
+        """Draw the world from above: pellets are green, agents orange; stronger agents are brighter."""
         if self.render_mode is None:
             return None
         frame = np.full((self.size, self.size, 3), 24, np.uint8)

@@ -1,6 +1,6 @@
-"""minigrid-doorkey-5x5, minigrid-babyai-goto and the like: MiniGrid and BabyAI, in the newest versions.
+"""The family "minigrid": envs of MiniGrid and BabyAI, such as "minigrid-doorkey-5x5", in the newest versions.
 
-Observations are dicts of an image, a direction and a mission, as MiniGrid gives them.
+Observations are MiniGrid's dicts of an image, a direction and a mission.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shoal.envs._gymnasium import newest_in
 # The same for all envs, so that a character has the same code in each of them.
 CHARSET = string.ascii_letters + string.digits + string.punctuation + " "
 
-# Those of WFC are left out: the package comes without the pictures that they are made from.
+# The WFC envs are left out, because the package lacks the pictures that they need.
 _IDS = {
     name.removeprefix("minigrid-"): full
     for name, full in newest_in("minigrid.").items()
@@ -31,30 +31,30 @@ _IDS = {
 
 
 def names() -> list[str]:
-    """What follows "minigrid-": doorkey-5x5 for MiniGrid-DoorKey-5x5-v0, babyai-goto for BabyAI-GoTo-v0."""
+    """Return the names: "doorkey-5x5" is MiniGrid-DoorKey-5x5-v0, "babyai-goto" is BabyAI-GoTo-v0."""
     return list(_IDS)
 
 
 def create(
     name: str, *, render_mode: str | None = None, mission_length: int | None = None, **kwargs: Any
 ) -> gymnasium.Env[Any, Any]:
-    """One env, whose mission is a `gymnasium.spaces.Text`.
+    """Make an env whose mission is a `gymnasium.spaces.Text`.
 
-    What BabyAI prints while it draws a level, a line for each that it rejects, is dropped.
+    BabyAI prints a line for each level that it rejects. These lines are suppressed.
 
     Args:
-        name: Which.
-        render_mode: As MiniGrid's env takes it.
-        mission_length: Characters that a mission has room for; by default those of the longest that there is,
-            in this env or, for all of BabyAI alike, in BabyAI's language (337). Envs with different missions
-            need the same length to share a vec. A mission that is too long raises `ObservationError`.
-        **kwargs: As MiniGrid's env takes them.
+        name: The name of the env.
+        render_mode: The render mode of MiniGrid's env.
+        mission_length: The largest number of characters of a mission. The default is the longest mission of
+            this env; for all BabyAI envs it is the longest of BabyAI's language (337). Envs with different
+            missions need the same length to share a vec. A longer mission raises `ObservationError`.
+        **kwargs: Other arguments of MiniGrid's env.
     """
     return _Worded(gymnasium.make(_IDS[name], render_mode=render_mode, **kwargs), mission_length)
 
 
 class _Worded(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Puts a Text where MiniGrid has a space of its own, which has no bytes. Observations stay the same."""
+    """Replaces MiniGrid's space of missions, which has no bytes, by a Text. Observations do not change."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], mission_length: int | None) -> None:
         super().__init__(env)
@@ -73,7 +73,7 @@ class _Worded(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def longest_mission(space: Any) -> int:
-    """Characters of the longest mission in a space of MiniGrid's."""
+    """Return the number of characters of the longest mission in a space of MiniGrid."""
     if isinstance(space, BabyAIMissionSpace):
         return _longest_sentence()
     choices = space.ordered_placeholders or []
@@ -82,7 +82,7 @@ def longest_mission(space: Any) -> int:
 
 @lru_cache
 def _longest_sentence() -> int:
-    """Of BabyAI's language: put one thing next to another, twice, before or after doing the same."""
+    """Return the length of the longest sentence in BabyAI's language: four times "put A next to B"."""
     language: Any = verifier
     things = [
         language.ObjDesc(*words)
@@ -90,7 +90,7 @@ def _longest_sentence() -> int:
             [None, *language.OBJ_TYPES], [None, *language.COLOR_NAMES], [None, *language.LOC_NAMES]
         )
     ]
-    for thing in things:  # each as if it had been found, once
+    for thing in things:  # pretend that the level has each thing once
         thing.find_matching_objs, thing.obj_set = (lambda env: None), [None]
     thing = max(things, key=lambda thing: len(thing.surface(None)))
     action = language.PutNextInstr(thing, thing)

@@ -1,4 +1,4 @@
-"""minihack-room-5x5 and the like: MiniHack's small tasks in NetHack."""
+"""The family "minihack": MiniHack's small tasks in NetHack, such as "minihack-room-5x5"."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shoal.errors import MissingExtra
 
 
 def _register() -> None:
-    # MiniHack finds setuptools' copy of inflect, which takes seconds, and has no use for it without stanza.
+    # MiniHack imports setuptools' copy of inflect, which takes seconds. Without stanza it does not use it.
     spared = "inflect" not in sys.modules and find_spec("stanza") is None
     if spared:
         sys.modules["inflect"] = None  # type: ignore[assignment]
@@ -32,7 +32,7 @@ def _register() -> None:
         if error.name != "pkg_resources":
             raise
         raise MissingExtra(
-            'MiniHack needs pkg_resources, which newer setuptools have no more: pip install "setuptools<80"'
+            'MiniHack needs pkg_resources, which newer setuptools do not have: pip install "setuptools<80"'
         ) from error
     finally:
         if spared:
@@ -41,7 +41,7 @@ def _register() -> None:
 
 _register()
 
-# Left out are Boxoban, which fails with nle 1.3, and the crossings, which fail with MiniGrid 3.
+# Boxoban is left out because it fails with nle 1.3, the crossings because they fail with MiniGrid 3.
 _IDS = {
     name.removeprefix("minihack-"): full
     for name, full in newest_in("minihack.").items()
@@ -50,28 +50,28 @@ _IDS = {
 
 
 def names() -> list[str]:
-    """What follows "minihack-": "room-5x5" for MiniHack-Room-5x5-v0."""
+    """Return the names of the envs without the prefix "minihack-": "room-5x5" is MiniHack-Room-5x5-v0."""
     return list(_IDS)
 
 
 def create(name: str, *, fix_moon_phase: bool = True, **kwargs: Any) -> Game:
-    """One env, whose ``reset(seed=...)`` decides its games and whose infos come at the end of an episode.
+    """Make an env whose ``reset(seed=...)`` decides its games. Infos come at the end of an episode.
 
     Args:
-        name: Which. "navigation-custom" and "skill-custom" need a ``des_file``.
-        fix_moon_phase: If seeded, take the moon and the hour from the seed, and not from the clock.
-        **kwargs: As MiniHack's env takes them.
+        name: The name of the env. "navigation-custom" and "skill-custom" need a ``des_file``.
+        fix_moon_phase: Whether a seeded game takes the moon and the hour from the seed, not from the clock.
+        **kwargs: Other arguments of MiniHack's env.
     """
     return _Task(_IDS[name], fix_moon_phase=fix_moon_phase, **kwargs)
 
 
 class _Task(Game):
-    """A game whose level follows the seed even if NetHack does not draw it, and whose crops take no time."""
+    """A game whose level follows the seed even if NetHack does not draw the level. Its crops are fast."""
 
     def __init__(self, gymnasium_id: str, **kwargs: Any) -> None:
         super().__init__(gymnasium_id, **kwargs)
         game: Any = self.unwrapped
-        if game.obs_crop_h == game.obs_crop_w:  # otherwise what MiniHack cuts out is not around the hero
+        if game.obs_crop_h == game.obs_crop_w:  # otherwise MiniHack's crop is not centred on the hero
             game._crop_observation = partial(_crop, game.obs_crop_h, game.obs_crop_pad)
         self._levels: Sequence[int] | None = kwargs.get("seeds")
 
@@ -86,13 +86,13 @@ class _Task(Game):
         if grid is not None:
             grid.unwrapped.np_random, _ = seeding.np_random(core)
         if self._levels is not None:
-            # Its reset() chooses one of these at random: now of one.
+            # MiniHack's reset() draws one of these without our seed, so give it a list of one.
             game._level_seeds = [random.Random(core).choice(self._levels)]
         super()._seed(game, core, display)
 
 
 def _crop(size: int, pad: int, screen: NDArray[Any], center: tuple[int, int]) -> NDArray[Any]:
-    """What is around the center. MiniHack pads the whole screen first, which takes half of its step."""
+    """Cut out the cells around the center. MiniHack pads the whole screen, which takes half of its step."""
     reach = size // 2
     width = 2 * reach + 1
     left, top = int(center[0]) - reach, int(center[1]) - reach

@@ -1,4 +1,4 @@
-"""shoal/MountainCar-v0 and shoal/MountainCarContinuous-v0: Gymnasium's, compiled."""
+"""shoal/MountainCar-v0 and shoal/MountainCarContinuous-v0: Gymnasium's envs, compiled."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _picture(state: Any, goal: float) -> NDArray[np.uint8]:
     slope = math.atan(3 * 0.45 * math.cos(3 * x))
 
     def on_road(along: float, above: float) -> tuple[float, float]:
-        """A place beside the car, which stands as the road does."""
+        """Convert a point relative to the car, which is tilted as the road, to a point of the frame."""
         return (
             x + along * math.cos(slope) - above * math.sin(slope),
             float(_height(x)) + along * math.sin(slope) + above * math.cos(slope),
@@ -73,10 +73,10 @@ def _picture(state: Any, goal: float) -> NDArray[np.uint8]:
 
 
 class MountainCar(NativeEnv):
-    """A car in a valley, too weak to drive straight up, so that it has to swing; -1 for each step.
+    """A car in a valley is too weak to drive straight up, so it must swing. Each step gives -1.
 
-    The dynamics are those of Gymnasium's MountainCar-v0, in double precision. `goal_velocity` is its
-    argument: how fast the car has to be at the flag.
+    The dynamics are those of Gymnasium's MountainCar-v0, in double precision. The constant `goal_velocity` is
+    the velocity that the car must have at the flag.
     """
 
     observation_space = Box(_LOW, _HIGH, dtype=np.float32)
@@ -98,15 +98,15 @@ class MountainCar(NativeEnv):
 
     @staticmethod
     def render(state: Any) -> NDArray[np.uint8]:
-        """The valley, the car and the flag."""
+        """Draw the valley, the car and the flag."""
         return _picture(state, GOAL)
 
 
 class MountainCarContinuous(NativeEnv):
-    """The car with a pedal: 100 at the flag, and -0.1 for the square of each action.
+    """The car with continuous actions. The flag gives 100, and each action costs 0.1 times its square.
 
-    The dynamics are those of Gymnasium's MountainCarContinuous-v0, in double precision: its own state is
-    rounded to single precision after every step. `goal_velocity` is as for `MountainCar`.
+    The dynamics are those of Gymnasium's MountainCarContinuous-v0, but in double precision: Gymnasium rounds
+    the state to single precision after every step. The constant `goal_velocity` is as for `MountainCar`.
     """
 
     observation_space = Box(_LOW, _HIGH, dtype=np.float32)
@@ -130,5 +130,5 @@ class MountainCarContinuous(NativeEnv):
 
     @staticmethod
     def render(state: Any) -> NDArray[np.uint8]:
-        """The valley, the car and the flag."""
+        """Draw the valley, the car and the flag."""
         return _picture(state, CONTINUOUS_GOAL)

@@ -1,7 +1,7 @@
-"""mujoco-halfcheetah and the like: Gymnasium's MuJoCo envs, in their newest versions.
+"""The family "mujoco": Gymnasium's MuJoCo envs, such as "mujoco-halfcheetah", in their newest versions.
 
-Actions outside their bounds are clipped, because policies for them draw from a Gaussian. Observations and
-rewards are as the env gives them: to normalise them is the learner's part.
+Actions outside their bounds are clipped, because policies draw them from a Gaussian. Observations and rewards
+are not changed: the learner normalises them.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _IDS = newest_in("gymnasium.envs.mujoco")
 
 
 def names() -> list[str]:
-    """What follows "mujoco-"."""
+    """Return the names of the envs without the prefix "mujoco-"."""
     return list(_IDS)
 
 
 def create(name: str, *, clip_actions: bool = True, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """One env.
+    """Make an env.
 
     Args:
-        name: Which.
-        clip_actions: Put actions into their bounds before they reach the env.
-        **kwargs: As Gymnasium's env takes them.
+        name: The name of the env.
+        clip_actions: Whether to clip actions to their bounds before they reach the env.
+        **kwargs: Other arguments of Gymnasium's env.
     """
     env = gymnasium.make(_IDS[name], **kwargs)
     space = env.action_space
     if not clip_actions or not isinstance(space, Box):
         return env
-    # Not by Gymnasium's ClipAction, whose space has no bounds: learners scale by them.
+    # Not Gymnasium's ClipAction, because its space has no bounds and learners scale actions by the bounds.
     return TransformAction(env, partial(np.clip, a_min=space.low, a_max=space.high), space)

@@ -1,4 +1,4 @@
-"""nethack-score and the like: the tasks of the NetHack Learning Environment."""
+"""The family "nethack": the tasks of the NetHack Learning Environment, such as "nethack-score"."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _IDS = {name.removeprefix("nethack") or "base": full for name, full in newest_in
 
 
 def names() -> list[str]:
-    """What follows "nethack-": "score" for NetHackScore-v0, and "base" for NetHack-v0."""
+    """Return the names of the envs: "score" is NetHackScore-v0, "base" is NetHack-v0."""
     return list(_IDS)
 
 
 def create(
     name: str, *, observation_keys: Sequence[str] | None = None, fix_moon_phase: bool = True, **kwargs: Any
 ) -> Game:
-    """One env, whose ``reset(seed=...)`` decides its games and whose infos come at the end of an episode.
+    """Make an env whose ``reset(seed=...)`` decides its games. Infos come at the end of an episode.
 
-    Two things are as nle has them. "challenge" allows no seeds: it warns, and plays on. Whatever the seed,
-    NetHack takes a little from the clock, such as the names of shopkeepers.
+    Two limits come from nle. "challenge" allows no seeds: a seed only gives a warning. Some details, such as
+    the names of shopkeepers, follow the clock and not the seed.
 
     Args:
-        name: Which.
-        observation_keys: Parts of the observation, by nle's names; by default what the env has without
-            ``screen_descriptions``, because they take 130 KB in a row and all others together 17.
-        fix_moon_phase: If seeded, take the moon and the hour from the seed, and not from the clock.
-        **kwargs: As nle's env takes them.
+        name: The name of the env.
+        observation_keys: The parts of the observation, by nle's names. The default is all parts of the env
+            except ``screen_descriptions``, which takes 130 KB in a row; the others together take 17 KB.
+        fix_moon_phase: Whether a seeded game takes the moon and the hour from the seed, not from the clock.
+        **kwargs: Other arguments of nle's env.
     """
     if observation_keys is None:
         observation_keys = _usual_keys(_IDS[name])
@@ -43,7 +43,7 @@ def create(
 
 def _usual_keys(gymnasium_id: str) -> list[str]:
     task: Any = load_env_creator(str(gymnasium.spec(gymnasium_id).entry_point))
-    for ancestor in task.__mro__:  # most pass it on without a default of their own
+    for ancestor in task.__mro__:  # most classes pass it on without their own default
         parameter = inspect.signature(ancestor).parameters.get("observation_keys")
         if parameter is not None:
             return [key for key in parameter.default if key != "screen_descriptions"]

@@ -15,7 +15,7 @@ from shoal.native.math import ROUND, cos, sin
 
 STRONGEST, FASTEST, TAU = 2.0, 8.0, 0.05
 TURN, PER_TURN = 2 * math.pi, 1 / (2 * math.pi)
-# Gymnasium multiplies these with the action, which makes them float32, too.
+# Gymnasium multiplies these with the action, so they become float32 there.
 THRUST, EFFORT = np.float32(3.0), np.float32(0.001)
 
 _HIGH = np.array([1.0, 1.0, FASTEST], np.float32)
@@ -28,16 +28,16 @@ def _observe(state, obs):
 
 
 class Pendulum(NativeEnv):
-    """A pendulum to be swung up and held there; each step costs the squares of its angle, speed and torque.
+    """A pendulum to swing up and hold. Each step costs the weighted squares of angle, speed and torque.
 
-    The dynamics are those of Gymnasium's Pendulum-v1, in double precision. `g` is its argument: gravity.
+    The dynamics are those of Gymnasium's Pendulum-v1, in double precision. The constant `g` is gravity.
     """
 
     observation_space = Box(-_HIGH, _HIGH, dtype=np.float32)
     action_space = Box(-STRONGEST, STRONGEST, (1,), np.float32)
     state = np.dtype(
         [("theta", np.float64), ("theta_dot", np.float64)]
-    )  # theta: from upright, and not wrapped
+    )  # theta is 0 when upright, and is not wrapped
     bounds = {"theta": (-1e6, 1e6), "theta_dot": (-FASTEST, FASTEST)}
     max_episode_steps = 200
     constants = {"g": 10.0}
@@ -61,11 +61,11 @@ class Pendulum(NativeEnv):
 
     @staticmethod
     def render(state: Any) -> NDArray[np.uint8]:
-        """The pendulum and its axle."""
+        """Draw the pendulum and its axle."""
         canvas = Canvas(width=3.6)
         theta = float(state.theta)
         canvas.disc((0.0, 0.0), 1.1, (238, 238, 240))
-        canvas.line((0.0, 1.0), (0.0, 1.1), 0.015, GREY)  # where it is to go
+        canvas.line((0.0, 1.0), (0.0, 1.1), 0.015, GREY)  # the goal
         canvas.line((0.0, 0.0), (-math.sin(theta), math.cos(theta)), 0.2, ORANGE)
         canvas.disc((0.0, 0.0), 0.05, BLACK)
         return canvas.frame

@@ -1,6 +1,6 @@
-"""pettingzoo-knights-archers-zombies and the like: games of many agents, in the newest versions.
+"""The family "pettingzoo": games of several agents, in the newest versions.
 
-Those of classic take turns, and say by ``action_mask`` in each observation what may be played.
+In the "classic" games agents take turns. Each observation has an ``action_mask`` with the legal actions.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ def _newest() -> dict[str, Any]:
 
 
 def names() -> list[str]:
-    """What follows "pettingzoo-": "knights-archers-zombies" for butterfly/knights_archers_zombies-v11."""
+    """Return the names of the envs: "knights-archers-zombies" is butterfly/knights_archers_zombies-v11."""
     return list(_newest())
 
 
 def create(name: str, **kwargs: Any) -> Any:
-    """One env: parallel if PettingZoo has it so, else AEC.
+    """Make an env: a parallel env if PettingZoo has one, else an AEC env.
 
     Args:
-        name: Which.
-        **kwargs: As PettingZoo's env takes them.
+        name: The name of the env.
+        **kwargs: The arguments of PettingZoo's env.
 
     Raises:
-        MissingExtra: If the game needs another package, as Atari and most of classic do.
+        MissingExtra: If the game needs another package, as Atari and most classic games do.
     """
     spec = _newest()[name]
     kind: Literal["parallel", "aec"] = "parallel" if spec.id in parallel_registry else "aec"

@@ -1,23 +1,23 @@
-"""Probes: tiny compiled envs with known answers, each of which finds another kind of broken learner.
+"""Probes: tiny compiled envs with known best returns. Each finds another kind of bug in a learner.
 
-    probe        asks for                                       chance    constant   perfect
-    Bandit       the arm that pays most, through noise           0.2125    1          1
-    Memory       what was seen some steps ago                    0.25      0.25       1
+    probe        tests for                                      chance    constant   perfect
+    Bandit       the arm that pays most, under noise             0.2125    1          1
+    Memory       an observation of some steps ago                0.25      0.25       1
     Password     a sequence that pays only at its end            0.0313    0          1
-    Stochastic   a random policy, but not a uniform one          0.0938    0          0.4019
-    Squared      ways over a small map, other ones each time    -0.0161   -0.0556     1
-    Continuous   numbers that are shown                         -2.4133    0.36       1
-    Agents       what an agent sees together with who it is      0.1111    0.1111     1
+    Stochastic   a random policy that is not uniform             0.0938    0          0.4019
+    Squared      paths over a small map, to random targets      -0.0161   -0.0556     1
+    Continuous   repeating a number that is shown               -2.4133    0.36       1
+    Agents       a signal together with the agent's identity     0.1111    0.1111     1
     Nested       leaves of all kinds, deep in an observation     0.0833    0.0833     1
 
-The figures are mean returns of an episode: of random play, of the best constant action, and of a perfect
-policy. The first is what a learner has that learns nothing, the second one that is blind. (A bandit asks
-for no more than the best constant; of its other constants each has 0.1.) They stand in each class as
-`CHANCE`, `CONSTANT` and `PERFECT`, hold for its default config, and are measured by
-``tests/envs_families/test_probes.py``.
+The figures are mean returns of an episode: of random actions, of the best constant action, and of a perfect
+policy. A learner that learns nothing gets the first; a learner that ignores observations gets the second. (In
+Bandit the best constant action is perfect; every other constant action gets 0.1.) Each class has the figures
+as `CHANCE`, `CONSTANT` and `PERFECT`. They hold for the default config, and
+``tests/envs_families/test_probes.py`` measures them.
 
-A learner has solved a probe if it has 95 % of perfect. A good PPO needs less than 50,000 steps for that,
-with an LSTM for Memory and an MLP for the others.
+A learner has solved a probe if it gets 95 % of the perfect return. A good PPO needs less than 50,000 steps
+for that, with an LSTM for Memory and an MLP for the others.
 """
 
 # Compiled functions have no annotations, and spaces may be functions of the constants.
@@ -33,15 +33,15 @@ from shoal.native import NativeEnv
 
 
 class Bandit(NativeEnv):
-    """One pull at one of 8 arms whose rewards are noisy; there is nothing to see.
+    """One pull at one of 8 arms with noisy rewards. The observation is constant.
 
-    Finds learners that do not follow rewards, or follow single ones instead of their mean. One that likes an
-    action for no reason is found by putting `best` elsewhere.
+    Finds learners that do not follow rewards, or that follow single rewards instead of their mean. Change
+    `best` to find a learner that prefers an action without a reason.
 
-    The best arm pays 1 in the mean, the others pay 0.1, with a standard deviation of 0.5.
+    The best arm pays 1 on average, the others 0.1, with a standard deviation of 0.5.
 
     - chance: (1 + 7 * 0.1) / 8 = 0.2125
-    - constant: 1, for the answer is a constant; each of the other seven has 0.1
+    - constant: 1, because the best action is constant; each of the other seven arms gets 0.1
     - perfect: 1
     """
 
@@ -63,16 +63,16 @@ class Bandit(NativeEnv):
 
 
 class Memory(NativeEnv):
-    """A cue is shown, then hidden, and must be given back some steps later.
+    """A cue is shown, then hidden. Some steps later the action must repeat it.
 
-    Finds recurrent policies whose state is lost, is mixed up between rows, or outlives an episode.
+    Finds recurrent policies whose state is lost, is mixed up between rows, or survives the end of an episode.
 
-    The first observation is the cue, one-hot. `delay` observations of zeros follow, then one with only
-    its last entry set. The action that answers this one gets 1 if it is the cue, else 0, and ends the
-    episode; those before it mean nothing.
+    The first observation is the cue, one-hot. Then follow `delay` observations of zeros, then one with only
+    its last entry set. The action after that one gets 1 if it is the cue, else 0, and ends the episode.
+    Earlier actions have no effect.
 
     - chance: 1/4, with 4 cues
-    - constant: 1/4, as has every policy without memory: when the answer is due, all cues look the same
+    - constant: 1/4. Every policy without memory gets this, because the last observation does not show the cue
     - perfect: 1
     """
 
@@ -99,11 +99,11 @@ class Memory(NativeEnv):
 
 
 class Password(NativeEnv):
-    """A password of 5 binary digits. The last digit pays 1, a wrong one ends the episode with nothing.
+    """A password of 5 binary digits. The last digit pays 1. A wrong digit ends the episode with 0.
 
-    Finds learners that do not explore, or do not carry a reward back to all the actions that led to it.
+    Finds learners that do not explore, or that do not credit all actions that led to a reward.
 
-    An observation is the place of the digit that is due, one-hot.
+    An observation is the position of the next digit, one-hot.
 
     - chance: (1/2)^5 = 0.03125
     - constant: 0, because the digits are not all the same
@@ -134,18 +134,18 @@ class Password(NativeEnv):
 
 
 class Stochastic(NativeEnv):
-    """Two actions, six steps, nothing to see; 1 if the second one was taken exactly five times, else 0.
+    """Six steps with two actions. The return is 1 if the second action was taken exactly five times, else 0.
 
-    Finds policies that become deterministic, as they may elsewhere, and wrong ratios of probabilities.
+    Finds policies that become deterministic, and wrong ratios of probabilities.
 
-    It is for policies without memory, to which all six steps are the same. (Who remembers can count, and
-    have 1.) All that such a policy can choose is the probability p of the second action, with which it
-    has 6 p^5 (1 - p).
+    The probe is for policies without memory: all six steps look the same to them. (A policy with memory can
+    count and get 1.) Such a policy can only choose the probability p of the second action, and gets
+    6 p^5 (1 - p).
 
     - chance: p = 1/2, 6/64 = 0.09375
-    - constant: 0, as has every deterministic policy
-    - perfect: p = 5/6, (5/6)^5 = 0.4019; 95 % of that is had from p = 0.781 to p = 0.878. Being 0 or 1,
-      returns deviate by 0.49: the mean of 4000 episodes is known to 2 % of perfect.
+    - constant: 0; every deterministic policy gets this
+    - perfect: p = 5/6, (5/6)^5 = 0.4019. Policies with p from 0.781 to 0.878 get 95 % of it. Returns are 0 or
+      1, with a deviation of 0.49, so the mean of 4000 episodes is exact to 2 % of perfect.
     """
 
     CHANCE, CONSTANT, PERFECT = 6 / 64, 0.0, (5 / 6) ** 5
@@ -175,9 +175,9 @@ def _distance(state):
 
 
 def _begin_anew(state, rng, config):
-    """Put the agent into the middle, and a target anywhere on the rim."""
+    """Put the agent into the middle, and a target at a random cell of the border."""
     side = 2 * config.radius
-    edge, place = rng.integers(4), rng.integers(side)  # a corner belongs to the edge that begins there
+    edge, place = rng.integers(4), rng.integers(side)  # a corner belongs to the edge that begins with it
     if edge == 0:
         state.target_row, state.target_column = 0, place
     elif edge == 1:
@@ -197,19 +197,20 @@ def _draw_map(state, obs):
 
 
 class Squared(NativeEnv):
-    """An agent walks from the middle of a small square map to a target on its rim, four times.
+    """An agent walks from the middle of a small square map to a target on its border, four times.
 
-    Finds learners that cannot read a map, or take rows for one another: every target needs other actions.
+    Finds learners that cannot read a map, or that mix up rows: every target needs other actions.
 
-    The map has -1 where the agent is, and 1 at the target. An action is a move up, right, down or left;
-    nobody leaves the map. On arrival the agent is back in the middle, and another target is shown. A
-    whole way gives 1/4, and each move its part of it: a move away takes what the move back gives. The
-    episode terminates after four targets, or after 16 moves, which are enough for the longest ways. (If it
-    were cut off there, a learner that bootstraps would rightly dawdle: how many are left is not shown.)
+    The map has -1 at the agent and 1 at the target. An action is a move up, right, down or left. The agent
+    cannot leave the map. When it reaches the target, it is put back into the middle, and a new target is
+    shown. Each target gives 1/4 in total, in equal parts for each move towards it; a move away costs the same
+    part. The episode terminates after four targets, or after 16 moves, which are enough for the longest
+    paths. (If it were truncated there, a learner that bootstraps could rightly take its time, because the
+    observation does not show how many moves are left.)
 
     - chance: -0.0161
-    - constant: -0.0556, for going on in any of the four directions; this and chance follow from the
-      probability of each place and target after each move, over which the test sums up
+    - constant: -0.0556, for a move in the same direction at every step. The test computes this and chance
+      from the probability of each position and target after each move
     - perfect: 1
     """
 
@@ -246,15 +247,15 @@ class Squared(NativeEnv):
 
 
 class Continuous(NativeEnv):
-    """Eight numbers are shown one after another, and each must be given back.
+    """Eight numbers are shown one after another. Each action must repeat the number.
 
-    Finds mistakes in the densities of a continuous policy, and in how it narrows.
+    Finds bugs in the densities of a continuous policy, and in how its deviation shrinks.
 
-    The numbers are uniform from -2 to 2, actions are clipped to that, and a step gives
-    (1 - miss^4 / 5) / 8. So a policy with the right mean and a deviation of 0.5 has over 95 % of perfect.
+    The numbers are uniform from -2 to 2, and actions are clipped to that range. A step gives
+    (1 - miss^4 / 5) / 8. So a policy with the right mean and a deviation of 0.5 gets over 95 % of perfect.
 
-    - chance: miss^4 is 256/15 in the mean, for two such numbers: 1 - 256/75 = -2.4133
-    - constant: always 0, with which miss^4 is 16/5: 1 - 16/25 = 0.36
+    - chance: the mean of miss^4 for two such numbers is 256/15: 1 - 256/75 = -2.4133
+    - constant: always 0, for which the mean of miss^4 is 16/5: 1 - 16/25 = 0.36
     - perfect: 1
     """
 
@@ -280,27 +281,27 @@ class Continuous(NativeEnv):
 
 
 def _show_signals(state, rng, obs, alive):
-    """Each agent sees who it is, and a signal of its own."""
+    """Show each agent its identity and its own signal."""
     count = len(state.signals)
     for agent in range(count):
         state.signals[agent] = rng.integers(count)
-        if alive[agent]:  # what the others saw last stays
+        if alive[agent]:  # the last observations of the other agents stay
             obs[agent] = 0.0
             obs[agent, agent] = 1.0
             obs[agent, count + state.signals[agent]] = 1.0
 
 
 class Agents(NativeEnv):
-    """Three agents; each must do what its own signal means to it, and some leave before others.
+    """Three agents. The right action depends on the agent and on its signal. Some agents leave early.
 
-    Finds learners that mix up the rows, rewards or ends of agents, or learn from those that have left.
+    Finds learners that mix up the rows, rewards or ends of agents, or that learn from agents that have left.
 
-    An agent sees who it is and one of three signals, both one-hot. For each of the nine pairs another
-    action is right. Agent i is there for 4 + i steps, and has 1 / (4 + i) for each right action.
+    An agent sees its identity and one of three signals, both one-hot. Each of the nine pairs has another
+    right action. Agent i stays for 4 + i steps, and gets 1 / (4 + i) for each right action.
 
     - chance: 1/9, for each agent
-    - constant: 1/9 in the mean, which is 1/3 for one agent and 0 for the others. (Policies that look only
-      at the signal, or only at who they are, have 1/3.)
+    - constant: 1/9 on average, which is 1/3 for one agent and 0 for the others. (Policies that use only the
+      signal, or only the identity, get 1/3.)
     - perfect: 1, for each agent
     """
 
@@ -329,7 +330,7 @@ class Agents(NativeEnv):
 
 
 def _deal(state, rng, obs):
-    """Something new for every leaf. What is asked for is noted in the state: `obs` is there to be written."""
+    """Draw new values for every leaf. Keep the answers in the state, because `obs` is only written."""
     for i in range(len(obs.noise)):
         obs.noise[i] = rng.uniform(-1.0, 1.0)
     obs.box.f0 = rng.integers(5)
@@ -346,16 +347,16 @@ def _deal(state, rng, obs):
 
 
 class Nested(NativeEnv):
-    """Three leaves of a nested observation say what to do; the others are noise.
+    """Three leaves of a nested observation determine the right action. The other leaves are noise.
 
-    Finds mistakes between a structured observation and a network, and between its heads and an action.
+    Finds bugs on the way from a structured observation to a network, and from its heads to an action.
 
-    The first part of an action must be the key (a Discrete), the second the third lamp (of a
-    MultiBinary), the third whether the level (a Box) is positive. A step in which all three are right
-    gives 1/4, and there are 4 steps.
+    The first part of an action must be the key (a Discrete), the second part the third lamp (of a
+    MultiBinary), and the third part whether the level (a Box) is positive. A step with all three right gives
+    1/4. An episode has 4 steps.
 
     - chance: 1/3 * 1/2 * 1/2 = 1/12
-    - constant: 1/12, because what is asked for is uniform
+    - constant: 1/12, because the right action is uniform
     - perfect: 1
     """
 

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from shoal.errors import ArgumentError
 from shoal.native import NativeEnv
 
-# What a snake sees. Of its own head, in the middle, it sees HEAD plus its heading.
+# The values of a cell in an observation. The snake's own head, in the middle, is HEAD plus its heading.
 EMPTY, FOOD, WALL, OWN, OTHER, OTHER_HEAD, HEAD = range(7)
-UP, RIGHT, DOWN, LEFT = range(4)  # headings, and the actions that ask for them: opposite ones differ by 2
-# What stands in a cell of the world: the first three, or BODY + 2 * agent, and one more if it is the head.
+UP, RIGHT, DOWN, LEFT = range(4)  # headings, which are also the actions; opposite headings differ by 2
+# The values of a cell of the world: EMPTY, FOOD, WALL, BODY + 2 * agent for a body, or one more for a head.
 BODY = 4
 
-ROWS, COLUMNS = np.array([-1, 0, 1, 0]), np.array([0, 1, 0, -1])  # by heading
-TRIES, FIRST_TRIES = 8, 64  # random places that are looked at, in a step and when the world begins
-TILE, THICK = 14, 5  # pixels of a cell, and of half a body
+ROWS, COLUMNS = np.array([-1, 0, 1, 0]), np.array([0, 1, 0, -1])  # of a step in each heading
+TRIES, FIRST_TRIES = 8, 64  # random cells that are tried, in a step and when an episode begins
+TILE, THICK = 14, 5  # the size of a cell and half the thickness of a body, in pixels
 
 
 def _observation_space(config: Any) -> Box:
@@ -56,18 +56,18 @@ def _state(config: Any) -> np.dtype[Any]:
     place = np.int16 if cells < 1 << 15 else np.int32
     return np.dtype(
         [
-            # Row by row. The wall is as thick as a snake sees, so that no view leaves it.
+            # Row by row. The wall is as thick as `vision`, so that no view leaves the array.
             ("cells", code, cells),
-            ("sight", np.uint8, BODY + 2 * agents),  # what a snake sees where it stands in a cell
+            ("sight", np.uint8, BODY + 2 * agents),  # maps a value of a cell to the value that a snake sees
             ("pellets", np.int32),
             # For each snake.
             ("head", place, agents),
             ("heading", np.int8, agents),
             ("length", np.int32, agents),
-            ("tail", np.int32, agents),  # where in its ring the body begins
-            ("body", place, (agents, config.max_length)),  # a ring: cells from the tail to the head
-            ("away", np.int32, agents),  # steps since it died
-            # Of the step that is being made.
+            ("tail", np.int32, agents),  # the index of the tail in the ring `body`
+            ("body", place, (agents, config.max_length)),  # a ring buffer of cells, from the tail to the head
+            ("away", np.int32, agents),  # the number of steps since its death
+            # For the current step: the cell the head moves to, and whether the snake eats and grows.
             ("aim", place, agents),
             ("eats", np.uint8, agents),
             ("grows", np.uint8, agents),
@@ -82,13 +82,13 @@ def _anywhere(rng, config):
 
 
 def _settle(state, agent, rng, config, tries):
-    """Put a snake where there is room: whether that was found."""
+    """Put a snake into free cells. Return whether there was room."""
     cells, stride = state.cells, config.width + 2 * config.vision
     for _ in range(tries):
         tail, heading = _anywhere(rng, config), rng.integers(4)
         ahead = ROWS[heading] * stride + COLUMNS[heading]
         free = 0
-        while free <= config.start_length and cells[tail + free * ahead] == EMPTY:  # a wall is not far
+        while free <= config.start_length and cells[tail + free * ahead] == EMPTY:  # a wall ends it
             free += 1
         if free > config.start_length:
             for part in range(config.start_length):
@@ -105,7 +105,7 @@ def _settle(state, agent, rng, config, tries):
 
 
 def _feed(state, rng, config, tries):
-    """Throw the pellets that are missing, as far as they fall on empty cells."""
+    """Add missing pellets at random cells, if the cells are empty."""
     for _ in range(tries):
         if state.pellets >= config.food:
             break
@@ -115,9 +115,9 @@ def _feed(state, rng, config, tries):
             state.pellets += 1
 
 
-def _bury(state, agent, config):
-    """Take a snake from the world, and leave there what it had eaten."""
-    parts = state.length[agent]  # without the head, which found no place
+def _remove(state, agent, config):
+    """Remove a dead snake from the world and leave the pellets that it had eaten."""
+    parts = state.length[agent]  # without the head, which has no cell
     eaten = parts + (0 if state.grows[agent] else 1) - config.start_length
     place = state.tail[agent]
     for part in range(parts):
@@ -134,44 +134,45 @@ def _observe(state, agent, view, config):
     sight[BODY + 2 * agent] = OWN
     for row in range(2 * vision + 1):
         for column in range(2 * vision + 1):
-            # Unsigned: Numba would ask of each index whether it counts from the end.
+            # Unsigned, because Numba would test each signed index for being negative.
             view[row, column] = sight[cells[np.uint64(corner + row * stride + column)]]
     sight[BODY + 2 * agent] = OTHER
     view[vision, vision] = HEAD + state.heading[agent]
 
 
 class Snake(NativeEnv):
-    """Snakes in one world with walls around, who eat, grow, and die of what they run into.
+    """Snakes in one world with walls. They eat, grow, and die when they run into something.
 
-    An action is a heading: 0 up, 1 right, 2 down, 3 left. A snake cannot turn back: it goes on instead.
+    An action is a heading: 0 up, 1 right, 2 down, 3 left. A snake cannot reverse: it keeps its heading
+    instead.
 
-    All snakes move at once, and no order among them matters. First all tails move on, but for those whose
-    head comes to food: they grow by a cell (up to `max_length`). Then a head that comes to a wall or to a
-    body, be it its own, or of one who dies in the same step, is dead; and so are all heads that come to the
-    same cell. So a snake may follow a tail closely, unless its owner eats; two who would pass through each
-    other die; and nobody eats where heads meet.
+    All snakes move at the same time, so their order does not matter. First each tail moves on. But if the
+    head reaches food, the tail stays and the snake grows by a cell (up to `max_length`). Then a snake dies if
+    its head reaches a wall or a body. The body may be its own, or that of a snake that dies in the same step.
+    Snakes whose heads reach the same cell die too. So a snake may follow a tail closely, unless that snake
+    eats; two snakes that would pass through each other die; and food at which heads meet is not eaten.
 
-    The dead are taken from the world at the end of the step, and leave as many pellets where they lay as
-    they had grown by. `respawn` steps later, or as soon as there is room, they return somewhere else and
-    begin an episode of their own, while the others go on. When `max_episode_steps` are over, or nobody is
-    left, the world begins anew.
+    Dead snakes are removed at the end of the step. Each leaves as many pellets in its cells as it had grown
+    by. `respawn` steps later, or as soon as there is room, the snake returns in another place. Its new
+    episode begins while the other snakes go on. After `max_episode_steps`, or when no snake is left, the
+    world is reset.
 
-    An observation is the cells around the head, ``2 * vision + 1`` rows and columns, up is up: 0 empty,
-    1 food, 2 wall, 3 own body, 4 another's body, 5 another's head; in the middle 6 plus the heading. Those
-    who have died see the world as it is without them. The reward is `food_reward` for a pellet and
-    `death_reward` for a death, which terminates the agent.
+    An observation is the ``2 * vision + 1`` rows and columns of cells around the head. It is not rotated with
+    the heading. Its values are: 0 empty, 1 food, 2 wall, 3 own body, 4 body of another snake, 5 head of
+    another snake; in the middle 6 plus the heading. A snake that has died sees the world without itself. The
+    reward is `food_reward` for a pellet and `death_reward` for a death, which terminates the agent.
 
     Attributes:
-        constants: They are compiled in.
+        constants: Numbers that are compiled in.
 
-            - ``num_agents``: Snakes.
-            - ``height``, ``width``: Of the world, in cells, without the walls.
-            - ``food``: Pellets. What is missing is thrown anew, at random; what the dead leave may be more.
-            - ``vision``: Cells that a snake sees in each direction.
-            - ``start_length``: Of a snake that begins, from 2 on.
-            - ``max_length``: From which on a snake eats without growing.
-            - ``respawn``: Steps after its death in which a snake returns, from 1 on.
-            - ``food_reward``, ``death_reward``: See above.
+            - ``num_agents``: The number of snakes.
+            - ``height``, ``width``: The size of the world in cells, without the walls.
+            - ``food``: The number of pellets. Missing pellets are added at random. Dead snakes leave more.
+            - ``vision``: The number of cells that a snake sees in each direction.
+            - ``start_length``: The length of a new snake; at least 2.
+            - ``max_length``: The length at which a snake stops growing.
+            - ``respawn``: The number of steps after its death when a snake returns; at least 1.
+            - ``food_reward``, ``death_reward``: The rewards for a pellet and for a death.
 
     Example:
         >>> import shoal
@@ -220,7 +221,7 @@ class Snake(NativeEnv):
     @staticmethod
     def step(state, actions, rng, obs, rewards, terminated, alive, config):  # noqa: D102
         cells, stride = state.cells, config.width + 2 * config.vision
-        # Tails leave, and heads become body, but for those that are still to come.
+        # Tails move on and old heads become body. The new heads follow in the next loop.
         for agent in range(config.num_agents):
             if not alive[agent]:
                 continue
@@ -239,7 +240,7 @@ class Snake(NativeEnv):
                 state.tail[agent] = tail + 1 if tail + 1 < config.max_length else 0
                 state.length[agent] -= 1
             state.aim[agent], state.eats[agent], state.grows[agent] = aim, eats, grows
-        # The first head at a cell stands there, so that others know whom they meet.
+        # The first head that reaches a cell is written there, so that later heads can see which snake it is.
         for agent in range(config.num_agents):
             if not alive[agent]:
                 continue
@@ -258,7 +259,7 @@ class Snake(NativeEnv):
             if terminated[agent]:
                 if cells[aim] == BODY + 2 * agent + 1:
                     cells[aim] = FOOD if state.eats[agent] else EMPTY
-                _bury(state, agent, config)
+                _remove(state, agent, config)
                 rewards[agent] = config.death_reward
             else:
                 place = state.tail[agent] + state.length[agent]
@@ -275,13 +276,13 @@ class Snake(NativeEnv):
                     alive[agent] = _settle(state, agent, rng, config, TRIES)
         _feed(state, rng, config, TRIES)
         for agent in range(config.num_agents):
-            if alive[agent]:  # those who have just died are among them
+            if alive[agent]:  # still set for snakes that died in this step
                 _observe(state, agent, obs[agent], config)
 
     @staticmethod
     def render(state: Any, config: Any) -> NDArray[np.uint8]:
-        """The world from above: each snake in a colour of its own, darker towards the tail."""
-        rim = config.vision - 1  # of the wall, one cell is drawn
+        """Draw the world from above: each snake has its own colour, darker towards the tail."""
+        rim = config.vision - 1  # one cell of the wall is drawn
         rows, columns = config.height + 2, config.width + 2
         stride = config.width + 2 * config.vision
         cells = state.cells.reshape(-1, stride)[rim : rim + rows, rim : rim + columns]
@@ -294,13 +295,13 @@ class Snake(NativeEnv):
             frame[row * TILE : (row + 1) * TILE, column * TILE : (column + 1) * TILE][pellet] = 250, 92, 84
         for agent in range(config.num_agents):
             if state.cells[state.head[agent]] != BODY + 2 * agent + 1:
-                continue  # it is away
+                continue  # the snake is dead
             parts = state.tail[agent] + np.arange(state.length[agent])
             places = state.body[agent, parts % config.max_length].astype(np.int64)
             middles = np.stack((places // stride - rim, places % stride - rim), 1) * TILE + TILE // 2
-            hue = agent * 0.618 % 1  # however many there are, neighbours differ
+            hue = agent * 0.618 % 1  # neighbours differ for any number of snakes
             for index in reversed(range(len(middles))):
-                ends = middles[max(index - 1, 0) : index + 1]  # so far that it covers where the next is drawn
+                ends = middles[max(index - 1, 0) : index + 1]  # long enough to cover the gap to the next part
                 (top, left), (bottom, right) = ends.min(0) - THICK, ends.max(0) + THICK
                 light = 0.55 + 0.4 * (index + 1) / len(middles)
                 frame[top:bottom, left:right] = np.multiply(colorsys.hsv_to_rgb(hue, 0.62, light), 255)

@@ -1,4 +1,4 @@
-"""Learners, and the way from flat rows to tensors. The only part of Shoal that imports torch."""
+"""Learners, policies and run folders. Only this package of Shoal imports torch."""
 
 try:
     import torch as _torch  # noqa: F401

@@ -1,4 +1,4 @@
-"""What a policy's outputs mean: the distribution over flat actions, and the way to what an env takes."""
+"""The distribution over flat actions that a policy's outputs describe, and their form for the env."""
 
 from __future__ import annotations
 
@@ -14,26 +14,30 @@ from torch import Tensor
 from shoal.errors import ArgumentTypeError
 from shoal.rows.flat_actions import MixedBox
 
-FORBIDDEN = -1e9  # a logit: its probability is exactly 0, and 0 times it is 0, which infinity would not be
-MASK = "action_mask"  # the part of an observation, or else of infos, that says what is allowed
-MOST_ALTERNATIVES = 1 << 14  # of a choice
+FORBIDDEN = -1e9  # a logit: its probability is exactly 0. Infinity would not do, because 0 * inf is NaN
+MASK = "action_mask"  # the key in observations, or else in infos, that lists the allowed alternatives
+MAX_ALTERNATIVES = 1 << 14  # of a discrete choice
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
 class Actions:
-    """Choices, each from a categorical distribution, then quantities, each from a normal one.
+    """Distribution over actions: a categorical for each discrete choice, a normal for each continuous number.
 
-    Choices come first in a policy's outputs (as many logits as each has alternatives), then the means.
-    Bounded quantities are chosen between -1 and 1 and stretched to their bounds; what is outside is cut off
-    on its way to the env, not in the loss.
-
-    Attributes:
-        num_outputs: Numbers a policy must give for each row.
-        num_quantities: How many of them are means.
-        width: Numbers an action consists of.
+    A policy's outputs are the logits of all choices, one for each alternative, then the means of the
+    continuous numbers. For a bounded number, -1 and 1 stand for its bounds. Numbers beyond the bounds are
+    clipped for the env, but not in the loss.
 
     Args:
-        space: ``vec.single_action_space``.
+        space: Action space of one row: ``vec.single_action_space``.
+
+    Attributes:
+        num_outputs: Number of outputs that a policy needs for each row.
+        num_logits: Number of outputs that are logits.
+        num_discrete: Number of discrete choices in an action.
+        num_continuous: Number of continuous numbers in an action; as many outputs are means.
+        sizes: Number of alternatives of each discrete choice.
+        width: Number of elements of a flat action.
+        dtype: Dtype of a flat action.
     """
 
     def __init__(self, space: Space[Any]) -> None:
@@ -61,38 +65,38 @@ class Actions:
             )
         if isinstance(space, spaces.Box) and whole.size == 0:
             whole = np.zeros(math.prod(space.shape), np.bool_)
-        if max(sizes, default=0) > MOST_ALTERNATIVES:
+        if max(sizes, default=0) > MAX_ALTERNATIVES:
             raise ArgumentTypeError(
                 f"{space}: a choice of {max(sizes)} alternatives is too many for a policy (at most "
-                f"{MOST_ALTERNATIVES}). Give the env a Box of floats, and round there"
+                f"{MAX_ALTERNATIVES}). Give the env a Box of floats, and round there"
             )
         self._whole = whole
-        self.sizes, self.num_quantities = sizes, len(low)
-        self.num_choices, self.num_logits = len(sizes), sum(sizes)
-        self.num_outputs = self.num_logits + self.num_quantities
-        self.width = self.num_choices + self.num_quantities
-        self.dtype = torch.float32 if self.num_quantities else torch.int64
+        self.sizes, self.num_continuous = sizes, len(low)
+        self.num_discrete, self.num_logits = len(sizes), sum(sizes)
+        self.num_outputs = self.num_logits + self.num_continuous
+        self.width = self.num_discrete + self.num_continuous
+        self.dtype = torch.float32 if self.num_continuous else torch.int64
         bounded = np.isfinite(low) & np.isfinite(high)
-        with np.errstate(invalid="ignore"):  # of those that have no bounds
+        with np.errstate(invalid="ignore"):  # inf - inf, where there are no bounds
             self._middle = np.where(bounded, (low + high) / 2, 0.0)
             self._half = np.where(bounded, (high - low) / 2, 1.0)
         self._low, self._high = low, high
-        # Where each logit goes if choices have different numbers of alternatives.
+        # Positions of the logits in a padded table, if choices have different numbers of alternatives.
         most = max(sizes, default=0)
         self._most = most
         self._places = torch.tensor([i * most + j for i, n in enumerate(sizes) for j in range(n)])
         self._even = all(n == most for n in sizes)
 
     def log_probabilities(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
-        """Of every alternative: [..., choices, alternatives]."""
-        logits = outputs[..., : self.num_logits] if self.num_quantities else outputs
+        """Compute the log-probability of every alternative, [..., choices, alternatives]."""
+        logits = outputs[..., : self.num_logits] if self.num_continuous else outputs
         if mask is not None:
             logits = torch.where(mask, logits, FORBIDDEN)
         if not self._even:
-            # Twice as forbidden: where nothing is allowed, what does not exist still is not drawn.
-            wide = logits.new_full((*logits.shape[:-1], self.num_choices * self._most), 2 * FORBIDDEN)
+            # Twice as low as FORBIDDEN: padding is not drawn even if the mask allows no alternative.
+            wide = logits.new_full((*logits.shape[:-1], self.num_discrete * self._most), 2 * FORBIDDEN)
             logits = wide.index_copy(-1, self._places.to(logits.device), logits)
-        return logits.reshape(*logits.shape[:-1], self.num_choices, self._most).log_softmax(-1)
+        return logits.reshape(*logits.shape[:-1], self.num_discrete, self._most).log_softmax(-1)
 
     def sample(
         self,
@@ -103,18 +107,18 @@ class Actions:
         *,
         deterministic: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Actions, [..., width], and their log-probabilities."""
+        """Draw flat actions, [..., width]; return them and their log-probabilities."""
         parts, log_probs = [], []
-        if self.num_choices:
+        if self.num_discrete:
             chances = self.log_probabilities(outputs, mask)
             if deterministic:
                 chosen = chances.argmax(-1)
-            else:  # the first of several exponential clocks to ring, each as fast as its action is likely
-                clocks = torch.empty_like(chances).exponential_(generator=generator)
-                chosen = (chances.exp() / clocks).argmax(-1)
-            log_probs.append(self._of(chances, chosen))
+            else:  # of exponential times with the probabilities as rates, the shortest is a categorical draw
+                times = torch.empty_like(chances).exponential_(generator=generator)
+                chosen = (chances.exp() / times).argmax(-1)
+            log_probs.append(self._log_prob_of(chances, chosen))
             parts.append(chosen)
-        if self.num_quantities:
+        if self.num_continuous:
             mean = outputs[..., self.num_logits :]
             noise = torch.zeros_like(mean) if deterministic else _normal(mean, generator)
             parts.append(mean + noise * log_std.exp())
@@ -122,48 +126,48 @@ class Actions:
         actions = torch.cat([part.to(self.dtype) for part in parts], -1) if len(parts) > 1 else parts[0]
         return actions, log_probs[0] if len(log_probs) == 1 else log_probs[0] + log_probs[1]
 
-    def evaluate(
+    def log_probs_and_entropy(
         self, outputs: Tensor, log_std: Tensor, actions: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of actions, and the entropy of what they were drawn from."""
+        """Compute the log-probabilities of flat actions, and the entropy of their distributions."""
         log_probs, entropies = [], []
-        if self.num_choices:
+        if self.num_discrete:
             chances = self.log_probabilities(outputs, mask)
-            chosen = actions[..., : self.num_choices].to(torch.int64)
-            log_probs.append(self._of(chances, chosen))
+            chosen = actions[..., : self.num_discrete].to(torch.int64)
+            log_probs.append(self._log_prob_of(chances, chosen))
             entropies.append(-(chances.exp() * chances).sum((-2, -1)))
-        if self.num_quantities:
-            mean, quantities = outputs[..., self.num_logits :], actions[..., self.num_choices :]
-            distance = (quantities - mean) * (-log_std).exp()
+        if self.num_continuous:
+            mean, numbers = outputs[..., self.num_logits :], actions[..., self.num_discrete :]
+            distance = (numbers - mean) * (-log_std).exp()
             log_probs.append((-0.5 * distance**2 - log_std - HALF_LOG_TAU).sum(-1))
             entropies.append((log_std + HALF_LOG_TAU + 0.5).sum().expand(mean.shape[:-1]))
         if len(log_probs) == 1:
             return log_probs[0], entropies[0]
         return log_probs[0] + log_probs[1], entropies[0] + entropies[1]
 
-    def _of(self, chances: Tensor, chosen: Tensor) -> Tensor:
-        """The log-probability of what was chosen, all choices together."""
+    def _log_prob_of(self, chances: Tensor, chosen: Tensor) -> Tensor:
+        """Sum the log-probabilities of the chosen alternatives over all choices."""
         taken = chances.gather(-1, chosen[..., None])
-        return taken[..., 0, 0] if self.num_choices == 1 else taken.sum((-2, -1))
+        return taken[..., 0, 0] if self.num_discrete == 1 else taken.sum((-2, -1))
 
     def to_env(self, actions: Tensor) -> NDArray[Any]:
-        """What ``vec.step`` takes."""
+        """Convert flat actions to the form that ``vec.step`` takes."""
         raw = actions.cpu().numpy()
         space, lead = self.space, raw.shape[:-1]
-        if not self.num_quantities:
+        if not self.num_continuous:
             if isinstance(space, spaces.Discrete):
                 return raw[..., 0] + self._start if self._start else raw[..., 0]
             if isinstance(space, MixedBox):
                 return raw + self._start
             return (raw.reshape((*lead, *(space.shape or ()))) + self._start).astype(space.dtype, copy=False)
-        quantities = raw[..., self.num_choices :].astype(np.float64) * self._half + self._middle
-        quantities = quantities.clip(self._low, self._high)
-        if not self.num_choices:
-            return quantities.reshape((*lead, *(space.shape or ()))).astype(space.dtype)
+        numbers = raw[..., self.num_discrete :].astype(np.float64) * self._half + self._middle
+        numbers = numbers.clip(self._low, self._high)
+        if not self.num_discrete:
+            return numbers.reshape((*lead, *(space.shape or ()))).astype(space.dtype)
         mixed = np.empty((*lead, self.width))
         mixed[..., self._whole], mixed[..., ~self._whole] = (
-            raw[..., : self.num_choices] + self._start,
-            quantities,
+            raw[..., : self.num_discrete] + self._start,
+            numbers,
         )
         return mixed
 
@@ -172,8 +176,8 @@ def _normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
     return torch.empty_like(like).normal_(generator=generator)
 
 
-def masks_in(infos: dict[str, Any], rows: int, width: int) -> NDArray[np.bool_] | None:
-    """Actions that are allowed, if infos say so."""
+def masks_from_infos(infos: dict[str, Any], rows: int, width: int) -> NDArray[np.bool_] | None:
+    """Return the allowed alternatives, [rows, width]; None if infos have no action mask."""
     given = infos.get(MASK)
     if given is None or not width:
         return None

@@ -1,4 +1,4 @@
-"""Collecting experience: recv, act, store, send, until a rollout has enough full columns."""
+"""The collector: recv, act, store and send until a rollout has enough full columns."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from torch import Tensor
 
 from shoal.batch import Batch
 from shoal.errors import ArgumentError, SnapshotError
-from shoal.learn.actions import MASK, masks_in
+from shoal.learn.actions import MASK, masks_from_infos
 from shoal.learn.episodes import Episodes
-from shoal.learn.finite import check_actions
 from shoal.learn.policy import Policy
 from shoal.learn.rollout import Rollout
 from shoal.vector.vec import VectorEnv
@@ -25,25 +24,25 @@ HOPS = ("wait", "act", "store", "send")
 
 
 class Collector:
-    """Steps a vec with a policy. Between two rollouts it holds a batch that was received and not acted on.
+    """A loop that steps a vec with a policy. Between rollouts it holds a received batch without actions.
 
     Args:
-        vec: To step.
-        policy: That will act, or one like it.
-        horizon: Steps of a column.
-        seed: Of envs and actions.
+        vec: Vec to step.
+        policy: Policy that will act, or one with the same action space, device and LSTM.
+        horizon: Number of steps of a column.
+        seed: Seed of envs and actions.
 
     Attributes:
-        steps: Transitions so far.
-        episodes: Those that have ended.
-        seconds: Spent in each hop since somebody emptied it.
+        steps: Number of transitions so far.
+        episodes: Statistics of the finished episodes.
+        seconds: Seconds spent in each hop; a learner sets them to 0 after each update.
     """
 
     def __init__(self, vec: VectorEnv, policy: Policy, horizon: int, seed: int) -> None:
         if vec.autoreset_mode is not AutoresetMode.NEXT_STEP:
             raise ArgumentError(
-                f"vec: expected one with autoreset_mode=NEXT_STEP, got {vec.autoreset_mode}: last "
-                "observations are looked for in their place"
+                f"vec: expected one with autoreset_mode=NEXT_STEP, got {vec.autoreset_mode}: the "
+                "learner reads last observations from the batch, not from infos"
             )
         self.vec, self._seed = vec, seed
         self._actions, self._masks_in_obs = policy.actions, policy.has_masks
@@ -52,14 +51,14 @@ class Collector:
         self._batch: Batch | None = None
         agents = 1 if vec.rows_as_envs else vec.agents_per_env
         batch_rows = vec.batch_size * agents
-        self._whole = batch_rows == vec.num_rows  # every batch has all rows, in order
+        self._whole = batch_rows == vec.num_rows  # whether every batch has all rows, in order
         self._arguments: dict[str, Any] = {
             "rows": vec.num_rows,
             "horizon": horizon,
             "layout": vec.observation_layout,
             "actions": policy.actions,
             "state_width": 0 if policy.lstm is None else policy.lstm.width,
-            # Full columns wait until there are as many as rows; those of one more batch may be full by then.
+            # An update needs as many full columns as rows; by then, those of one more batch may be full.
             "spare": 0 if self._whole else vec.num_rows + batch_rows,
         }
         self.steps = 0
@@ -67,22 +66,19 @@ class Collector:
         self.seconds = dict.fromkeys(HOPS, 0.0)
 
     def begin(self, rollouts: int) -> list[Rollout]:
-        """Reset all envs; returns as many rollouts to write into."""
-        # After a resume without the envs' state, not with the seeds that were played already.
+        """Reset all envs; return empty rollouts, as many as `rollouts`."""
+        # Adding the steps avoids the seeds of earlier episodes after a resume without the envs' state.
         self.vec.async_reset(seed=self._seed + self.steps)
         self._batch = self.vec.recv()
         return [Rollout(**self._arguments) for _ in range(rollouts)]
 
     @torch.no_grad()
     def collect(self, rollout: Rollout, policy: Policy) -> None:
-        """Step envs until enough columns are full."""
+        """Step the envs until the rollout has enough full columns for an update."""
         clock, seconds = time.perf_counter, self.seconds
         while True:
             begun = clock()
-            if self._batch is None:
-                self._batch = self.vec.recv()
-                self.episodes.add(self._batch, self._rows_of(self._batch))
-            batch = self._batch
+            batch = self._recv()
             rows = self._rows_of(batch)
             received = clock()
             full = rollout.finish(batch, rows)
@@ -90,35 +86,42 @@ class Collector:
                 rollout.close(full, self._values_of(policy, batch, rows, full))
                 if rollout.is_ready:
                     return
-            obs = torch.from_numpy(batch.obs).to(policy.device)
-            before = self._state_of(batch, rows)
-            outputs, values, after = policy.step(obs, before)
-            masks = self._masks_of(batch)
-            allowed = policy.mask_in(obs) if masks is None else torch.from_numpy(masks).to(policy.device)
-            actions, log_probs = policy.actions.sample(outputs, policy.log_std, allowed, self._random)
-            if after is not None and self._state is not None:
-                self._state[:, rows] = after
-            chosen = policy.actions.to_env(actions)
-            if policy.actions.num_quantities:
-                check_actions(chosen, obs, policy.layout, batch.env_ids)
+            state, masks = self._state_of(batch, rows), self._masks_of(batch)
+            decision = policy.act(
+                torch.from_numpy(batch.obs).to(policy.device),
+                state,
+                batch.env_ids,
+                mask=None if masks is None else torch.from_numpy(masks).to(policy.device),
+                generator=self._random,
+            )
+            if decision.state is not None and self._state is not None:
+                self._state[:, rows] = decision.state
             acted = clock()
-            rollout.store(batch, rows, actions, log_probs, values, before, masks)
+            rollout.store(batch, rows, decision.actions, decision.log_probs, decision.values, state, masks)
             self.steps += int(batch.mask.sum())
             stored = clock()
             self._batch = None
-            self.vec.send(chosen)
+            self.vec.send(decision.env_actions)
             seconds["wait"] += received - begun
             seconds["act"] += acted - received
             seconds["store"] += stored - acted
             seconds["send"] += clock() - stored
 
+    def _recv(self) -> Batch:
+        """Return the batch left over from the last rollout, or else receive one."""
+        if self._batch is None:
+            self._batch = self.vec.recv()
+            self.episodes.add(self._batch, self._rows_of(self._batch))
+        return self._batch
+
     def _rows_of(self, batch: Batch) -> Any:
+        """Return the indices of the batch's rows in the vec; a slice if they are all rows."""
         if self._whole:
             return slice(None)
         return batch.env_ids * self.vec.agents_per_env + batch.agent_ids
 
     def _state_of(self, batch: Batch, rows: Any) -> Tensor | None:
-        """Of an LSTM, for these rows; zeros where an episode begins."""
+        """Return the LSTM's state of these rows, with zeros where an episode begins."""
         if self._state is None:
             return None
         begins = torch.from_numpy(batch.resets).to(self._state.device)
@@ -127,7 +130,7 @@ class Collector:
     def _values_of(
         self, policy: Policy, batch: Batch, rows: Any, wanted: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        """What the observations of some rows of a batch are worth."""
+        """Predict the values of the rows `wanted`, which are some of the batch's rows."""
         obs, state = torch.from_numpy(batch.obs), self._state_of(batch, rows)
         if not self._whole:
             places = torch.from_numpy(np.flatnonzero(np.isin(rows, wanted)))
@@ -136,15 +139,15 @@ class Collector:
         return values
 
     def _masks_of(self, batch: Batch) -> NDArray[np.bool_] | None:
-        """Actions that are allowed, if infos say so and observations do not."""
+        """Return the action masks in infos; None if there are none, or if observations have their own."""
         if self._masks_in_obs:
             return None
-        return masks_in(batch.infos, len(batch.mask), self._actions.num_logits)
+        return masks_from_infos(batch.infos, len(batch.mask), self._actions.num_logits)
 
-    # -- to go on later ----------------------------------------------------------------------------------
+    # -- saving and resuming -----------------------------------------------------------------------------
 
     def state_dict(self, rollouts: list[Rollout]) -> dict[str, Any]:
-        """All of it, rollouts included. Under ``"envs"`` is a snapshot, or None if they cannot be pickled."""
+        """Return the state of collector, rollouts and envs; ``"envs"`` is None if they cannot be pickled."""
         try:
             envs = self.vec.snapshot() if rollouts else None
         except SnapshotError:
@@ -160,14 +163,14 @@ class Collector:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> list[Rollout]:
-        """Go on from there; returns the rollouts, or none if the envs were not saved and must begin anew."""
+        """Restore a saved state; return the rollouts, or an empty list if the envs could not be restored."""
         self._random.set_state(state["random"])
         self.steps = state["steps"]
         self.episodes.load_state_dict(state["episodes"])
         try:
             if state["envs"] is not None:
                 self.vec.restore(state["envs"])
-        except SnapshotError:  # of a vec that was made otherwise
+        except SnapshotError:  # the vec was made with other arguments
             state = {**state, "envs": None}
         if state["envs"] is None:
             self.episodes.abandon()
@@ -181,6 +184,6 @@ class Collector:
 
 
 def _without_infos(batch: Batch) -> Batch:
-    """But for masks: nobody reads the others, and they may be what cannot be copied."""
+    """Drop all infos except action masks: the others are not read, and may be impossible to copy."""
     kept = {name: value for name, value in batch.infos.items() if name in (MASK, f"_{MASK}")}
     return batch._replace(infos=kept)

@@ -1,43 +1,96 @@
-"""The default encoder: flat rows -> features, built from what an observation consists of.
+"""The default encoder: flat rows -> features, built from the fields of the observation layout.
 
-    vectors              brought to one scale, as they are
-    choices              embedded, each alternative a vector of its own
-    text                 characters embedded, weighted by their places and added up
-    images               uint8, 36 pixels and more on both sides: the convolutions of the DQN paper
-    grids                other integers in two or three dimensions: cells embedded, then small convolutions
+    vectors     normalised, otherwise unchanged
+    choices     one embedding vector for each alternative
+    text        embedded characters, weighted by position and summed
+    images      uint8 with at least 36 pixels on both sides: the convolutions of the DQN paper
+    grids       other integers in two or three dimensions: embedded cells, then small convolutions
 
-A part called ``action_mask`` is not looked at: it says what is allowed, not what is there.
+A field called ``action_mask`` is not encoded, because it describes the allowed actions and not the env.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shoal.learn.actions import MASK, MOST_ALTERNATIVES
-from shoal.learn.moments import Moments
-from shoal.learn.unpack import leaf
-from shoal.rows.fields import Field, Kind
+from shoal.errors import ArgumentError
+from shoal.learn.actions import MASK, MAX_ALTERNATIVES
+from shoal.rows.fields import Field, Kind, where
 from shoal.rows.layout import Layout
 
-SMALLEST_IMAGE = 36  # for the convolutions to fit
+SMALLEST_IMAGE = 36  # pixels on a side; smaller images do not fit the convolutions
+
+# The torch dtype for the name of a NumPy dtype. A field of another dtype cannot become a tensor.
+TORCH_DTYPES = {
+    name: getattr(torch, name)
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64"),
+        *("uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
+    )
+}
+
+
+# -- fields of flat rows ---------------------------------------------------------------------------------
+
+
+def view_field(rows: Tensor, field: Field, layout: Layout) -> Tensor:
+    """Return one field of flat rows, [..., elements of a row], as a view.
+
+    Raises:
+        ArgumentError: If torch lacks the field's dtype.
+    """
+    if field.dtype_name not in TORCH_DTYPES:
+        raise ArgumentError(f"torch has no dtype {field.dtype_name}; cast it in the env")
+    dtype = TORCH_DTYPES[field.dtype_name]
+    if layout.is_bytes:
+        part = rows[..., field.offset : field.offset + field.nbytes].view(dtype)
+    else:
+        first = field.offset // dtype.itemsize
+        part = rows[..., first : first + field.size]
+    return part.reshape((*part.shape[:-1], *field.shape))
+
+
+def find_not_finite(obs: Tensor, layout: Layout, env_ids: NDArray[Any]) -> str | None:
+    """Find which env and field produced NaN or inf; None if all observations are finite.
+
+    Args:
+        obs: Flat observations, [..., rows, row].
+        layout: Layout of the observations.
+        env_ids: Env of each row.
+    """
+    flat = obs.reshape(-1, math.prod(layout.flat_shape))
+    for field in layout.fields:
+        if field.dtype.kind != "f":
+            continue
+        numbers = view_field(flat, field, layout).reshape(len(flat), -1)
+        wrong = ~numbers.isfinite()
+        if wrong.any():
+            row, place = wrong.nonzero()[0].tolist()
+            env, value = env_ids[row % len(env_ids)], float(numbers[row, place])
+            return f"{where(field.path, 'observation')} of env {env} has {value}. Correct the env, or clip it"
+    return None
+
+
+# -- the encoder -----------------------------------------------------------------------------------------
 
 
 class Encoder(nn.Module):
-    """Features of flat rows.
+    """Network from flat rows to features.
 
     Args:
-        layout: Of the observations.
-        normalize: Whether vectors are brought to mean 0 and deviation 1, as seen so far.
+        layout: Layout of the observations.
+        normalize: Whether to normalise vectors by the mean and deviation of all rows observed so far.
 
     Attributes:
-        out_features: Numbers that come out for each row.
+        out_features: Number of features of a row.
     """
 
     def __init__(self, layout: Layout, *, normalize: bool = True) -> None:
@@ -57,17 +110,20 @@ class Encoder(nn.Module):
                 self.encoded.append(field)
         width = sum(field.size for field in self.vectors)
         self.moments = Moments(width) if normalize and width else None
-        self.out_features = max(width + sum(_width(part) for part in self.parts), 1)
+        widths: list[Any] = [part.out_features for part in self.parts]
+        self.out_features = max(width + sum(widths), 1)
 
     def vector(self, rows: Tensor) -> Tensor:
-        """The vectors of flat rows, end to end, as they are."""
+        """Concatenate the vectors of flat rows, without normalising them."""
         lead = rows.shape[: rows.dim() - len(self.layout.flat_shape)]
         flat = rows.reshape(*lead, math.prod(self.layout.flat_shape))
-        found = [leaf(flat, field, self.layout).reshape(*lead, field.size).float() for field in self.vectors]
+        found = [
+            view_field(flat, field, self.layout).reshape(*lead, field.size).float() for field in self.vectors
+        ]
         return found[0] if len(found) == 1 else torch.cat(found, -1)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[..., row] -> [..., out_features]."""
+        """Encode [..., row] as [..., out_features]."""
         lead = rows.shape[: rows.dim() - len(self.layout.flat_shape)]
         found = []
         if self.vectors:
@@ -76,41 +132,86 @@ class Encoder(nn.Module):
         if self.encoded:
             flat = rows.reshape(math.prod(lead), math.prod(self.layout.flat_shape))
             for field, part in zip(self.encoded, self.parts, strict=True):
-                found.append(part(leaf(flat, field, self.layout)).reshape(*lead, -1))
-        if not found:  # nothing to see
+                found.append(part(view_field(flat, field, self.layout)).reshape(*lead, -1))
+        if not found:  # the observation is empty
             return torch.ones(*lead, 1, device=rows.device)
         return found[0] if len(found) == 1 else torch.cat(found, -1)
 
     def observe(self, rows: Tensor) -> None:
-        """Take rows into account by which vectors are brought to one scale."""
+        """Add flat rows, [N, ...], to the mean and deviation that normalise vectors."""
         if self.moments is not None:
             self.moments.update(self.vector(rows))
 
 
-def _width(part: Any) -> int:
-    return int(part.out_features)
+class Moments(nn.Module):
+    """Running mean and variance of rows. They are buffers, so they are saved with the policy's weights.
+
+    Args:
+        width: Number of elements of a row.
+        limit: Bound of normalised values, in standard deviations; values beyond it are clipped.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, width: int, limit: float = 10.0) -> None:
+        super().__init__()
+        self.limit = limit
+        # Sums over millions of rows need double precision. `forward` applies shift and scale.
+        self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
+        self.register_buffer("variance", torch.ones(width, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("shift", torch.zeros(width))
+        self.register_buffer("scale", torch.ones(width))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Normalise rows to mean 0 and deviation 1."""
+        return ((rows - self.shift) * self.scale).clamp(-self.limit, self.limit)
+
+    @torch.no_grad()
+    def update(self, rows: Tensor) -> None:
+        """Add rows, [N, width], to mean and variance."""
+        if not len(rows):
+            return
+        rows = rows.double()
+        count, mean = float(len(rows)), rows.mean(0)
+        variance = rows.var(0, correction=0)
+        total = self.count + count
+        delta = mean - self.mean
+        self.mean += delta * (count / total)
+        between = delta**2 * (self.count * count / total)
+        self.variance.copy_((self.variance * self.count + variance * count + between) / total)
+        self.count.copy_(total)
+        self.shift.copy_(self.mean)
+        self.scale.copy_((self.variance + 1e-8).rsqrt())
+
+
+# -- networks for single fields --------------------------------------------------------------------------
 
 
 def _part_for(field: Field) -> nn.Module | None:
-    """What a field is encoded by, or None for a vector."""
+    """Make the network that encodes a field; None if the field is a vector."""
     if field.kind is Kind.TEXT:
-        return Text(field)
+        return TextEncoder(field)
     low, high = field.bounds()
     sizes = np.asarray(high, np.float64) - np.asarray(low, np.float64) + 1
-    few = bool(np.isfinite(sizes).all() and sizes.max() <= MOST_ALTERNATIVES)
+    few = bool(np.isfinite(sizes).all() and sizes.max() <= MAX_ALTERNATIVES)
     if field.kind in (Kind.SCALAR, Kind.CHOICE) or isinstance(field.space, spaces.MultiDiscrete):
-        return Choices(low, sizes) if few else None
+        return ChoiceEncoder(low, sizes) if few else None
     if field.dtype.kind in "iu" and len(field.shape) in (2, 3):
         sides = sorted(field.shape)[-2:]
         if field.dtype == np.uint8 and min(sides) >= SMALLEST_IMAGE:
-            return Image(field.shape)
+            return ImageEncoder(field.shape)
         if few:
-            return Grid(field.shape, int(low.min()), int(sizes.max()))
+            return GridEncoder(field.shape, int(low.min()), int(sizes.max()))
     return None
 
 
-class Choices(nn.Module):
-    """A vector for each alternative of each choice."""
+class ChoiceEncoder(nn.Module):
+    """Embedding of discrete choices: one vector for each alternative of each choice."""
 
     offsets: Tensor
     low: Tensor
@@ -130,15 +231,15 @@ class Choices(nn.Module):
         self.out_features = width * len(sizes)
 
     def forward(self, values: Tensor) -> Tensor:
-        """[rows, ...] -> [rows, out_features]."""
-        # Rows of nobody are zeros, which may be none of the alternatives.
+        """Encode [rows, ...] as [rows, out_features]."""
+        # The row of an absent agent is all zeros, and 0 may be outside the bounds of the space.
         places = values.reshape(len(values), -1).to(torch.int64).clamp(self.low, self.high) + self.offsets
         embedded: Tensor = self.table(places)
         return embedded.reshape(len(values), -1)
 
 
-class Text(nn.Module):
-    """Characters, each weighted by its place, so that words are told from their anagrams."""
+class TextEncoder(nn.Module):
+    """Sum of embedded characters, each weighted by its position, so that anagrams differ."""
 
     def __init__(self, field: Field, width: int = 32) -> None:
         super().__init__()
@@ -147,13 +248,13 @@ class Text(nn.Module):
         self.out_features = width
 
     def forward(self, codes: Tensor) -> Tensor:
-        """[rows, length] -> [rows, out_features]."""
+        """Encode [rows, length] as [rows, out_features]."""
         embedded: Tensor = self.table(codes.to(torch.int64))
         return (embedded * self.places).sum(-2) / math.sqrt(codes.shape[-1])
 
 
-class Image(nn.Module):
-    """Three convolutions and a layer; channels may come first or last, or be missing."""
+class ImageEncoder(nn.Module):
+    """Three convolutions and a linear layer. Channels may be first, last or missing."""
 
     def __init__(self, shape: tuple[int, ...], width: int = 512) -> None:
         super().__init__()
@@ -169,30 +270,30 @@ class Image(nn.Module):
         with torch.no_grad():
             size = self.layers(self._pixels(torch.zeros(1, *shape, dtype=torch.uint8))).shape[1]
         self.layers.append(nn.Linear(size, width)).append(nn.ReLU())
-        _orthogonal(self)
+        _init_orthogonal(self)
         self.out_features = width
 
     def _pixels(self, images: Tensor) -> Tensor:
         images = images.reshape(len(images), *self.shape)
         images = images.permute(0, 3, 1, 2) if self.channels_last else images
-        # A pixel's channels side by side in memory: so learning takes three quarters of the time on a CPU.
+        # With channels last in memory, learning on a CPU takes three quarters of the time.
         return images.to(torch.float32, memory_format=torch.channels_last).mul_(1 / 255)
 
     def forward(self, images: Tensor) -> Tensor:
-        """[rows, ...] -> [rows, out_features]."""
+        """Encode [rows, ...] as [rows, out_features]."""
         features: Tensor = self.layers(self._pixels(images))
         return features
 
 
-class Grid(nn.Module):
-    """Cells that hold symbols: each is embedded, then seen with its neighbours."""
+class GridEncoder(nn.Module):
+    """Embedding of cells that hold symbols, then two convolutions and a linear layer."""
 
     offsets: Tensor
 
     def __init__(self, shape: tuple[int, ...], low: int, alternatives: int, width: int = 64) -> None:
         super().__init__()
         self.low, self.high = low, low + alternatives - 1
-        kinds = shape[-1] if len(shape) == 3 else 1  # of symbols in a cell
+        kinds = shape[-1] if len(shape) == 3 else 1  # symbols in a cell
         self.register_buffer("offsets", torch.arange(kinds) * alternatives - low)
         self.table = nn.Embedding(kinds * alternatives, 16)
         nn.init.normal_(self.table.weight, std=0.5)
@@ -206,47 +307,22 @@ class Grid(nn.Module):
         height, wide = shape[0], shape[1]
         size = 32 * math.ceil(height / 2) * math.ceil(wide / 2)
         self.layers.append(nn.Linear(size, width)).append(nn.ReLU())
-        _orthogonal(self)
+        _init_orthogonal(self)
         self.out_features = width
 
     def forward(self, cells: Tensor) -> Tensor:
-        """[rows, ...] -> [rows, out_features]."""
+        """Encode [rows, ...] as [rows, out_features]."""
         cells = cells if cells.dim() == 4 else cells[..., None]
-        known = cells.to(torch.int64).clamp(self.low, self.high)  # as above
+        # Clamped because the row of an absent agent is all zeros, and 0 may be outside the bounds.
+        known = cells.to(torch.int64).clamp(self.low, self.high)
         embedded = self.table(known + self.offsets).sum(-2)
         features: Tensor = self.layers(embedded.permute(0, 3, 1, 2))
         return features
 
 
-def _orthogonal(module: nn.Module, gain: float = math.sqrt(2)) -> None:
+def _init_orthogonal(module: nn.Module, gain: float = math.sqrt(2)) -> None:
     for layer in module.modules():
         if isinstance(layer, (nn.Linear, nn.Conv2d)):
             nn.init.orthogonal_(layer.weight, gain)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
-
-
-class _Tanh(torch.autograd.Function):
-    """By way of the logistic function, which torch computes five times as fast on a CPU."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor) -> Tensor:
-        outputs = torch.sigmoid(inputs + inputs).mul_(2).sub_(1)
-        ctx.save_for_backward(outputs)
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        (outputs,) = ctx.saved_tensors
-        return torch.addcmul(grads[0], grads[0] * outputs, outputs, value=-1)
-
-
-def tanh(inputs: Tensor) -> Tensor:
-    """The hyperbolic tangent, to within 1e-7."""
-    if inputs.numel() < 1 << 13 or inputs.device.type != "cpu":
-        return inputs.tanh()  # one call instead of several
-    outputs: Tensor = _Tanh.apply(inputs)  # type: ignore[no-untyped-call]
-    return outputs
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": tanh, "relu": torch.relu}

@@ -1,4 +1,4 @@
-"""Returns and lengths of the episodes that rows have finished."""
+"""Returns and lengths of finished episodes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from shoal.batch import Batch
 
 
 class Episodes:
-    """Adds up rewards row by row.
+    """Statistics of the episodes of all rows.
 
     Args:
-        rows: Of the vec.
-        recent: How many episodes the means are of.
+        rows: Number of rows of the vec.
+        recent: Number of episodes to keep for means.
 
     Attributes:
-        returns: Of the last episodes.
-        lengths: Theirs.
-        count: Episodes finished so far.
+        returns: Returns of the last episodes.
+        lengths: Lengths of the last episodes.
+        count: Number of finished episodes.
     """
 
     def __init__(self, rows: int, recent: int = 100) -> None:
@@ -30,7 +30,12 @@ class Episodes:
         self.count = 0
 
     def add(self, batch: Batch, rows: Any) -> None:
-        """What came of the last actions of these rows."""
+        """Add the rewards of a batch, and finish the episodes that end in it.
+
+        Args:
+            batch: Batch received.
+            rows: Indices of the batch's rows in the vec.
+        """
         self._return[rows] += batch.rewards
         self._length[rows] += ~batch.resets
         ends = batch.terminations | batch.truncations
@@ -42,20 +47,20 @@ class Episodes:
             self._return[ended], self._length[ended] = 0.0, 0
 
     def mean_return(self, last: int = 100) -> float:
-        """Of the last episodes; not a number if none has ended."""
+        """Average the returns of the last episodes; NaN if none has finished."""
         recent = list(self.returns)[-last:]
         return float(np.mean(recent)) if recent else float("nan")
 
     def mean_length(self) -> float:
-        """Likewise."""
+        """Average the lengths of the last episodes; NaN if none has finished."""
         return float(np.mean(self.lengths)) if self.lengths else float("nan")
 
     def abandon(self) -> None:
-        """Those under way will not be finished."""
+        """Drop the unfinished episodes."""
         self._return[:], self._length[:] = 0.0, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it, to go on from."""
+        """Return the whole state."""
         return {
             "return": self._return.copy(),
             "length": self._length.copy(),
@@ -65,7 +70,7 @@ class Episodes:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a saved state."""
         self._return, self._length = state["return"].copy(), state["length"].copy()
         self.returns = deque(state["returns"], self.returns.maxlen)
         self.lengths = deque(state["lengths"], self.lengths.maxlen)

@@ -1,4 +1,4 @@
-"""How well a policy plays: whole episodes, the same number from every row."""
+"""Evaluation of a policy on whole episodes, the same number from every row."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ import torch
 from numpy.typing import NDArray
 
 from shoal.errors import ArgumentError
-from shoal.learn.actions import masks_in
+from shoal.learn.actions import masks_from_infos
 from shoal.learn.policy import Policy
-from shoal.learn.threads import threads_to_act, torch_threads
+from shoal.learn.threads import acting_threads, use_torch_threads
 from shoal.vector import make
 from shoal.vector.vec import VectorEnv
 
-MOST_ENVS = 32
+MAX_ENVS = 32
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came of it."""
+    """Returns and lengths of the episodes that a policy played."""
 
     returns: NDArray[np.float64]
-    """One for each episode."""
+    """Return of each episode."""
     lengths: NDArray[np.int64]
+    """Number of steps of each episode."""
 
     @property
     def mean_return(self) -> float:
-        """Over all episodes."""
+        """Mean return of all episodes."""
         return float(self.returns.mean())
 
     @property
     def std_return(self) -> float:
-        """Likewise, the standard deviation."""
+        """Standard deviation of the returns."""
         return float(self.returns.std())
 
     @property
     def episodes(self) -> int:
-        """How many."""
+        """Number of episodes."""
         return len(self.returns)
 
 
@@ -55,19 +56,20 @@ def evaluate(
     max_steps: int = 1_000_000,
     on_step: Callable[[VectorEnv], None] | None = None,
 ) -> Evaluation:
-    """Play whole episodes.
+    """Play whole episodes with a policy.
 
-    Each row plays as many as every other, give or take one: the first that end are mostly short ones.
+    All rows play the same number of episodes, or one more. Counting the first episodes that end would favour
+    short ones.
 
     Args:
-        policy: That plays.
-        env: A vec (it is reset, so not one that a learner will go on with), or anything `shoal.make` takes.
-        episodes: How many.
-        deterministic: Take the likeliest actions, instead of drawing them.
-        seed: Of envs and actions.
-        env_kwargs: For the envs, if they are made here.
-        max_steps: Of one episode; a longer one is an error, because it may never end.
-        on_step: Called with the vec after each step, and after the reset.
+        policy: Policy to evaluate.
+        env: Vec, or any env that `shoal.make` takes. A vec is reset, so do not pass a learner's.
+        episodes: Number of episodes.
+        deterministic: Whether to take the likeliest actions instead of drawing.
+        seed: Seed of envs and actions.
+        env_kwargs: Arguments for the envs, if `env` is not a vec.
+        max_steps: Largest length of an episode; a longer one is an error, because it may never end.
+        on_step: Function to call with the vec after the reset and after each step.
 
     Raises:
         ArgumentError: If an episode is longer than `max_steps`.
@@ -84,15 +86,15 @@ def evaluate(
     if max_steps < 1:
         raise ArgumentError(f"max_steps: expected at least 1, got {max_steps}")
     if not isinstance(env, VectorEnv):
-        envs = min(episodes, MOST_ENVS)
+        envs = min(episodes, MAX_ENVS)
         with (
             make(env, envs, env_kwargs=env_kwargs, flat=True) as vec,
-            torch_threads(threads_to_act(policy, vec)),
+            use_torch_threads(acting_threads(policy, vec)),
         ):
             return _play(policy, vec, episodes, deterministic, seed, max_steps, on_step)
     if env.batch_size < env.num_envs:
-        raise ArgumentError("env: expected a vec that hands out all rows at a time, got an asynchronous one")
-    with torch_threads(threads_to_act(policy, env)):
+        raise ArgumentError("env: expected a vec whose batches have all rows, got an asynchronous one")
+    with use_torch_threads(acting_threads(policy, env)):
         return _play(policy, env, episodes, deterministic, seed, max_steps, on_step)
 
 
@@ -111,7 +113,7 @@ def _play(
     random = torch.Generator(policy.device).manual_seed(seed)
     state = policy.initial_state(rows)
     sums, counts = np.zeros(rows), np.zeros(rows, np.int64)
-    agents, waited = env.agents_per_env, 0  # steps since an episode that counts has ended
+    agents, waited = env.agents_per_env, 0  # steps since the last counted episode ended
     took_part, begun = np.zeros(rows, np.bool_), np.zeros(rows // agents, np.int64)
     returns: list[float] = []
     lengths: list[int] = []
@@ -125,7 +127,7 @@ def _play(
         ends, waited = batch.terminations | batch.truncations, waited + 1
         took_part |= batch.mask | ends
         begun += batch.resets.reshape(-1, agents).all(1)
-        _pass_on(quota.reshape(-1, agents), took_part.reshape(-1, agents), begun)
+        _move_quota(quota.reshape(-1, agents), took_part.reshape(-1, agents), begun)
         for row in np.flatnonzero(ends & (quota > 0)).tolist():
             returns.append(float(sums[row]))
             lengths.append(int(counts[row]))
@@ -135,19 +137,25 @@ def _play(
         if waited > max_steps:
             raise ArgumentError(
                 f"max_steps: expected episodes of at most {max_steps} steps, got one in row "
-                f"{np.flatnonzero(quota)[0]} that has not ended yet. Give the env a time limit, or take a "
+                f"{np.flatnonzero(quota)[0]} that has not ended yet. Give the env a time limit, or use a "
                 "larger max_steps"
             )
         if state is not None:
             state[:, torch.from_numpy(batch.resets).to(state.device)] = 0
-        masks = None if policy.has_masks else masks_in(batch.infos, rows, policy.actions.num_logits)
+        masks = None if policy.has_masks else masks_from_infos(batch.infos, rows, policy.actions.num_logits)
         env.send(policy.act_batch(batch.obs, deterministic, state, action_mask=masks, generator=random))
     env.recv()
     return Evaluation(np.array(returns), np.array(lengths))
 
 
-def _pass_on(quota: NDArray[np.int64], took_part: NDArray[np.bool_], begun: NDArray[np.int64]) -> None:
-    """Agents that had no part in a whole episode leave their episodes to one that had. All [envs, agents]."""
+def _move_quota(quota: NDArray[np.int64], took_part: NDArray[np.bool_], begun: NDArray[np.int64]) -> None:
+    """Move the quota of agents that were absent for a whole episode to an agent that was present.
+
+    Args:
+        quota: Episodes left to play, [envs, agents]; updated in place.
+        took_part: Whether an agent has been present, [envs, agents].
+        begun: Number of episodes begun, [envs].
+    """
     absent = (quota > 0) & ~took_part & (begun > 1)[:, None] & took_part.any(1, keepdims=True)
     for env in np.flatnonzero(absent.any(1)).tolist():
         quota[env, took_part[env].argmax()] += quota[env, absent[env]].sum()

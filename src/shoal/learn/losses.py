@@ -1,7 +1,7 @@
-"""What PPO minimises. Means are over the entries that `weights` counts.
+"""The loss of PPO. Means are weighted by `weights`.
 
-`ppo_loss` is the whole, from a policy's outputs. It is a sum of plain functions of tensors, below; for
-policies of choices only it is computed in the core, loss and gradient in one pass, which tests compare.
+`ppo_loss` computes the whole loss from a policy's outputs, as a sum of the plain functions below. If all
+actions are discrete, the core computes loss and gradient in one pass; tests compare the two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shoal.learn.policy import Policy
 
 
 class Terms(NamedTuple):
-    """How the loss is put together; see `PPOConfig`."""
+    """Settings of the loss; see the fields of `PPOConfig` with the same names."""
 
     clip: float = 0.2
     clip_value: float = 0.0
@@ -25,7 +25,7 @@ class Terms(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Its parts, each a mean."""
+    """Parts of the loss, and measures of how far the policy has moved; each a mean over entries."""
 
     policy: Any
     value: Any
@@ -37,9 +37,9 @@ class Figures(NamedTuple):
 def policy_loss(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip: float
 ) -> tuple[Tensor, Tensor]:
-    """Per entry: the clipped surrogate, and the ratio of probabilities that it is of.
+    """Compute the clipped surrogate loss of each entry, and the ratio of new to old probability.
 
-    An action that has become more likely, or less, by more than `clip` gains nothing by going on.
+    Clipping removes the gain from moving a probability by a factor beyond 1 - `clip` or 1 + `clip`.
     """
     ratios = (log_probs - old_log_probs).exp()
     loss = -torch.minimum(advantages * ratios, advantages * ratios.clamp(1 - clip, 1 + clip))
@@ -49,7 +49,11 @@ def policy_loss(
 def value_loss(
     values: Tensor, targets: Tensor, old_values: Tensor | None = None, clip: float = 0.0
 ) -> Tensor:
-    """Per entry: half the squared error; with `clip`, of the value or of one that moved no farther."""
+    """Compute half the squared error of each entry.
+
+    With `clip`, it is the larger of two errors: of the value, and of the value moved at most `clip` from the
+    old one.
+    """
     loss = (values - targets) ** 2
     if clip and old_values is not None:
         near = old_values + (values - old_values).clamp(-clip, clip)
@@ -58,19 +62,22 @@ def value_loss(
 
 
 def approximate_kl(ratios: Tensor) -> Tensor:
-    """Per entry: an estimate of the divergence from the old policy that is never negative."""
+    """Estimate the KL divergence from the old policy for each entry; the estimate is never negative."""
     return (ratios - 1) - ratios.log()
 
 
-def mean(entries: Tensor, weights: Tensor | None) -> Tensor:
-    """Over the entries that count."""
+def weighted_mean(entries: Tensor, weights: Tensor | None) -> Tensor:
+    """Average entries, weighted by `weights` if given."""
     if weights is None:
         return entries.mean()
     return (entries * weights).sum() / weights.sum().clamp(min=1)
 
 
 def explained_variance(values: Tensor, returns: Tensor) -> float:
-    """How much of the variance of returns the values account for: 1 is all, 0 none, less is worse."""
+    """Compute the part of the variance of returns that values explain: 1 is all, 0 is none.
+
+    It is negative if values are worse than a constant, and NaN if all returns are equal.
+    """
     variance = returns.var() if len(returns) > 1 else None
     return float("nan") if not variance else float(1 - (returns - values).var() / variance)
 
@@ -86,45 +93,48 @@ def ppo_loss(
     weights: Tensor | None = None,
     in_core: bool | None = None,
 ) -> tuple[Tensor, Figures]:
-    """The loss of a minibatch, and its parts.
+    """Compute the loss of a minibatch; return it and its parts.
 
     Args:
-        policy: Whose outputs they are.
-        outputs: [..., outputs and value].
-        taken: The actions that were taken.
-        numbers: [..., 4]: their log-probability then, advantage, return, and the value then.
-        terms: How the loss is put together.
-        mask: Alternatives that are allowed; all by default.
-        weights: Entries that count; all by default.
-        in_core: Whether the core computes it; by default if it can.
+        policy: Policy that computed the outputs.
+        outputs: Outputs of the policy, the value last: [..., outputs + 1].
+        taken: Flat actions that were taken.
+        numbers: Old log-probability, advantage, return and old value of each entry: [..., 4].
+        terms: Settings of the loss.
+        mask: Allowed alternatives; by default all.
+        weights: Weight of each entry; by default all equal.
+        in_core: Whether the core computes the loss; by default if it can.
     """
     actions = policy.actions
     if in_core is None:
-        in_core = _core.NAME == "native" and not actions.num_quantities and outputs.device.type == "cpu"
+        in_core = _core.NAME == "native" and not actions.num_continuous and outputs.device.type == "cpu"
     if in_core:
-        figures: list[float] = []
-        loss: Tensor = _InCore.apply(outputs, actions.sizes, taken, numbers, mask, weights, terms, figures)  # type: ignore[no-untyped-call]
-        return loss, Figures(*figures)
+        found: tuple[Tensor, Figures] = _SurrogateInCore.apply(  # type: ignore[no-untyped-call]
+            outputs, actions.sizes, taken, numbers, mask, weights, terms
+        )
+        return found
     old_log_probs, advantages, returns, old_values = numbers.unbind(-1)
-    log_probs, entropy = actions.evaluate(outputs[..., :-1], policy.log_std, taken, mask)
+    log_probs, entropy = actions.log_probs_and_entropy(outputs[..., :-1], policy.log_std, taken, mask)
     by_policy, ratios = policy_loss(log_probs, old_log_probs, advantages, terms.clip)
     by_value = value_loss(outputs[..., -1], returns, old_values, terms.clip_value)
-    found = Figures(
-        mean(by_policy, weights),
-        mean(by_value, weights),
-        mean(entropy, weights),
-        mean(approximate_kl(ratios.detach()), weights),
-        mean(((ratios.detach() - 1).abs() > terms.clip).float(), weights),
+    figures = Figures(
+        weighted_mean(by_policy, weights),
+        weighted_mean(by_value, weights),
+        weighted_mean(entropy, weights),
+        weighted_mean(approximate_kl(ratios.detach()), weights),
+        weighted_mean(((ratios.detach() - 1).abs() > terms.clip).float(), weights),
     )
-    return _sum(found, terms), Figures(*(part.detach() for part in found))
+    return _sum(figures, terms), Figures(*(figure.detach() for figure in figures))
 
 
 def _sum(parts: Figures, terms: Terms) -> Any:
-    # Twice: by_value is half the squared error, and its weight is of the whole, as elsewhere.
+    # Twice, because the part is half the squared error, and value_weight is defined for the whole error.
     return parts.policy + 2 * terms.value_weight * parts.value - terms.entropy * parts.entropy
 
 
-class _InCore(torch.autograd.Function):
+class _SurrogateInCore(torch.autograd.Function):
+    """Loss of discrete actions and its gradient, computed by the core in one pass."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -135,8 +145,7 @@ class _InCore(torch.autograd.Function):
         mask: Tensor | None,
         weights: Tensor | None,
         terms: Terms,
-        figures: list[float],
-    ) -> Tensor:
+    ) -> tuple[Tensor, Figures]:
         from shoal._core._native import surrogate
 
         width = outputs.shape[-1]
@@ -152,9 +161,9 @@ class _InCore(torch.autograd.Function):
             gradient.view(-1, width).numpy(),
         )
         ctx.gradient = gradient
-        figures.extend(found)
-        return outputs.new_tensor(_sum(Figures(*found), terms))
+        figures = Figures(*found)
+        return outputs.new_tensor(_sum(figures, terms)), figures
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        return ctx.gradient * grads[0], None, None, None, None, None, None, None
+        return ctx.gradient * grads[0], None, None, None, None, None, None

@@ -1,7 +1,7 @@
-"""An LSTM over columns of experience, in which episodes begin anywhere.
+"""An LSTM over columns of experience in which episodes may begin at any step.
 
-It is computed in the core, in one pass forwards and one backwards, because torch's own layer cannot forget on
-its way. Without the core, or on another device than the CPU, it is small operations of torch.
+The core computes it in one pass forwards and one backwards, because torch's own layer cannot reset its state
+inside a sequence. Without the core, or on a device other than the CPU, it consists of small torch operations.
 """
 
 from __future__ import annotations
@@ -16,38 +16,40 @@ from shoal import _core
 
 
 class LSTM(nn.Module):
-    """One layer. Acting it takes a step, learning whole columns, with the same numbers.
+    """One LSTM layer. One step at a time, as in acting, gives the same results as whole columns in learning.
 
-    A state is [2, rows, width]: what the layer gives out, and what it keeps to itself.
+    A state is [2, rows, width]: the outputs (hidden state) and the cell state.
 
     Args:
-        inputs: Numbers that come in.
-        width: Numbers that go out.
+        inputs: Number of inputs.
+        width: Number of outputs.
     """
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
         self.width, self.threads = width, 1
-        self._spare: list[Tensor] = []  # memory of a pass that is over: the next need not ask the system
-        # From a state, an input and a 1 to four gates: what enters, what stays, its content, what leaves.
+        self._spare: list[Tensor] = []  # memory of a finished pass, reused by the next one
+        # Maps outputs, inputs and a 1 (bias) to input gate, forget gate, cell candidate and output gate.
         self.weights = nn.Parameter(torch.zeros(width + inputs + 1, 4 * width))
         with torch.no_grad():
             nn.init.orthogonal_(self.weights[:width])
             nn.init.orthogonal_(self.weights[width:-1])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the spare memory, for copies and pickles."""
+        """Return the state for copies and pickles, without the spare memory."""
         return {**self.__dict__, "_spare": []}
 
     def forward(
         self, inputs: Tensor, starts: Tensor, state: Tensor, *, in_core: bool | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Outputs of columns, [steps, rows, width], and the state after them. States carry no gradient.
+        """Compute the outputs of columns, [steps, rows, width], and the state after them.
+
+        Gradients do not flow through states.
 
         Args:
-            inputs: [steps, rows, inputs].
-            starts: [steps, rows]: where episodes begin; there the layer forgets.
-            state: Before the first step.
+            inputs: Inputs, [steps, rows, inputs].
+            starts: True where an episode begins and the state is reset to 0, [steps, rows].
+            state: State before the first step.
             in_core: Whether the core computes it; by default if it can.
         """
         if in_core is None:
@@ -62,26 +64,29 @@ class LSTM(nn.Module):
             )
             self._spare[:] = [memory]
             return outputs, after
-        outputs, after = _InCore.apply(inputs, starts, state, self.weights, self.threads, self._spare)  # type: ignore[no-untyped-call]
+        outputs, after = _LSTMInCore.apply(inputs, starts, state, self.weights, self.threads, self._spare)  # type: ignore[no-untyped-call]
         return outputs, after
 
 
 def _by_torch(inputs: Tensor, starts: Tensor, state: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    (seen, kept), outputs = state, []
-    for numbers, begins in zip(inputs, starts, strict=True):
-        seen, kept = seen.masked_fill(begins[:, None], 0), kept.masked_fill(begins[:, None], 0)
-        gates = torch.addmm(weights[-1], torch.cat([seen, numbers], 1), weights[:-1])
-        enter, stay, content, leave = gates.chunk(4, 1)
-        kept = stay.sigmoid() * kept + enter.sigmoid() * content.tanh()
-        seen = leave.sigmoid() * kept.tanh()
-        outputs.append(seen)
-    return torch.stack(outputs), torch.stack([seen, kept]).detach()
+    (hidden, cell), outputs = state, []
+    for inputs_now, starts_now in zip(inputs, starts, strict=True):
+        hidden, cell = hidden.masked_fill(starts_now[:, None], 0), cell.masked_fill(starts_now[:, None], 0)
+        gates = torch.addmm(weights[-1], torch.cat([hidden, inputs_now], 1), weights[:-1])
+        input_gate, forget_gate, candidate, output_gate = gates.chunk(4, 1)
+        cell = forget_gate.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()
+        hidden = output_gate.sigmoid() * cell.tanh()
+        outputs.append(hidden)
+    return torch.stack(outputs), torch.stack([hidden, cell]).detach()
 
 
 def _forward(
     inputs: Tensor, starts: Tensor, state: Tensor, weights: Tensor, threads: int, spare: list[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Any]:
-    """In the core: outputs, the state after them, the memory that it was done in, and what is there."""
+    """Run the forward pass in the core.
+
+    Returns the outputs, the state after them, the memory used, and the arrays in it for the backward pass.
+    """
     from shoal._core._native import lstm_forward
 
     (steps, rows, _), width = inputs.shape, state.shape[-1]
@@ -91,7 +96,7 @@ def _forward(
     size = steps * rows * sum(widths)
     try:
         memory = spare.pop()
-    except IndexError:  # none yet, or another thread has it
+    except IndexError:  # the first pass, or another thread uses the memory
         memory = inputs.new_empty(size)
     if len(memory) < size:
         memory = inputs.new_empty(size)
@@ -103,7 +108,9 @@ def _forward(
     return outputs, after, memory, arrays
 
 
-class _InCore(torch.autograd.Function):
+class _LSTMInCore(torch.autograd.Function):
+    """Forward and backward pass in the core."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -128,13 +135,13 @@ class _InCore(torch.autograd.Function):
         (weights,), arrays = ctx.saved_tensors, ctx.arrays
         if arrays is None:
             raise RuntimeError("LSTM: expected one backward pass for each forward pass, got another")
-        ctx.arrays = None  # gates are written over by the gradient by them
-        to_weights = torch.empty_like(weights)
+        ctx.arrays = None  # the backward pass overwrites the gates with their gradients
+        weights_grad = torch.empty_like(weights)
         given = grads[0].contiguous().numpy()
-        lstm_backward(given, *arrays, to_weights.numpy(), ctx.threads)  # type: ignore[call-arg]
-        to_inputs = None
+        lstm_backward(given, *arrays, weights_grad.numpy(), ctx.threads)  # type: ignore[call-arg]
+        inputs_grad = None
         if ctx.needs_input_grad[0]:
-            to_inputs = torch.from_numpy(arrays[2]) @ weights[given.shape[-1] : -1].t()
+            inputs_grad = torch.from_numpy(arrays[2]) @ weights[given.shape[-1] : -1].t()
         ctx.spare[:] = [ctx.memory]
         ctx.memory = None
-        return to_inputs, None, None, to_weights, None, None
+        return inputs_grad, None, None, weights_grad, None, None

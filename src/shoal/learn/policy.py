@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,27 +13,39 @@ from gymnasium import Space
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shoal.errors import ArgumentError
+from shoal.errors import ArgumentError, Diverged
 from shoal.learn.actions import MASK, Actions
-from shoal.learn.encoder import ACTIVATIONS, Encoder
-from shoal.learn.finite import check_actions
+from shoal.learn.encoder import Encoder, find_not_finite, view_field
 from shoal.learn.lstm import LSTM
-from shoal.learn.unpack import leaf, unpack
+from shoal.learn.unpack import unpack
 from shoal.rows.layout import Layout
 
 
+class Decision(NamedTuple):
+    """Actions of a policy for rows, and the tensors that a learner stores with them."""
+
+    env_actions: NDArray[Any]
+    """Actions in the form that ``vec.send`` and ``vec.step`` take."""
+    actions: Tensor
+    """Flat actions, [rows, width]; see `Actions`."""
+    log_probs: Tensor
+    values: Tensor
+    state: Tensor | None
+    """State of the LSTM after this step; None without an LSTM."""
+
+
 class Policy(nn.Module):
-    """An actor and a critic on one trunk: encoder, layers (the first may be an LSTM), one layer of outputs.
+    """An actor and a critic that share an encoder, layers (the first may be an LSTM) and an output layer.
 
     Args:
-        layout: Of the observations: ``vec.observation_layout``.
-        action_space: ``vec.single_action_space``.
+        layout: Layout of the observations: ``vec.observation_layout``.
+        action_space: Action space of one row: ``vec.single_action_space``.
         hidden: Widths of the layers.
-        lstm: Whether the first of them is an LSTM.
-        activation: "tanh" or "relu".
-        normalize_observations: Whether the default encoder brings vectors to one scale.
-        encoder: A module of your own: it receives nested tensors and returns [rows, ``out_features``], an
-            attribute that it must have.
+        lstm: Whether the first layer is an LSTM.
+        activation: Activation function, "tanh" or "relu".
+        normalize_observations: Whether the default encoder normalises vectors.
+        encoder: Module to use instead of the default encoder. It receives nested tensors, returns [rows,
+            ``out_features``], and must have the attribute ``out_features``.
 
     Example:
         >>> import shoal
@@ -62,7 +75,7 @@ class Policy(nn.Module):
         super().__init__()
         if lstm and not hidden:
             raise ArgumentError(
-                "hidden: expected at least one width with lstm=True, for the first layer is it"
+                "hidden: expected at least one width with lstm=True, as the LSTM is the first layer, got none"
             )
         self.layout, self.actions = layout, Actions(action_space)
         self.own_encoder = encoder is not None
@@ -70,11 +83,11 @@ class Policy(nn.Module):
         width = getattr(self.encoder, "out_features", None)
         if not isinstance(width, int):
             raise ArgumentError(
-                f"encoder: expected an attribute out_features, the numbers that {type(encoder).__name__} "
-                f"returns for each row, got {width!r}"
+                f"encoder: expected an attribute out_features, the number of features that "
+                f"{type(encoder).__name__} returns for each row, got {width!r}"
             )
         self.activation = ACTIVATIONS[activation]
-        # First, because it takes most of the time, and less of it the fewer numbers come in.
+        # The LSTM comes first because it is the slowest layer, and it is faster with fewer inputs.
         self.lstm = LSTM(width, hidden[0]) if lstm else None
         widths = [hidden[0] if lstm else width, *(hidden[1:] if lstm else hidden)]
         self.trunk = nn.ModuleList(
@@ -82,10 +95,10 @@ class Policy(nn.Module):
         )
         width = widths[-1]
         self.head = _layer(width, self.actions.num_outputs + 1, 1.0)
-        with torch.no_grad():  # at first all actions are about equally likely
+        with torch.no_grad():  # makes all actions about equally likely at first
             self.head.weight[:-1] *= 0.01
-        self.log_std = nn.Parameter(torch.full((self.actions.num_quantities,), -0.5))
-        # By which returns were divided; 1 unless they are normalised.
+        self.log_std = nn.Parameter(torch.full((self.actions.num_continuous,), -0.5))
+        # The learner divides returns by this number; it is 1 without normalisation.
         self.register_buffer("return_scale", torch.ones((), dtype=torch.float64))
         masks = [field for field in layout.fields if field.path == (MASK,)]
         self._mask_field = masks[0] if masks and self.actions.num_logits else None
@@ -94,44 +107,44 @@ class Policy(nn.Module):
                 f"observation {MASK!r}: expected {self.actions.num_logits} entries, one for each alternative "
                 f"of {action_space}, got {self._mask_field.size}"
             )
-        self.has_masks = self._mask_field is not None  # in its observations
+        self.has_masks = self._mask_field is not None  # in observations
 
-    # -- tensors -----------------------------------------------------------------------------------------
+    # -- networks ----------------------------------------------------------------------------------------
 
     def forward(self, obs: Tensor, state: Tensor | None = None, starts: Tensor | None = None) -> Tensor:
-        """Outputs of rows, the value last; with an LSTM of whole columns, [steps, rows, ...].
+        """Compute the outputs of rows, the value last; with an LSTM, of whole columns, [steps, rows, ...].
 
         Args:
             obs: Flat observations.
-            state: With an LSTM, that before the first step.
-            starts: With an LSTM, [steps, rows]: where episodes begin.
+            state: With an LSTM, the state before the first step.
+            starts: With an LSTM, [steps, rows]: True where an episode begins.
         """
         features = self._features(obs)
         if self.lstm is not None:
-            features, _ = self.lstm(features, starts, self._checked(state, features.shape[1]))
+            features, _ = self.lstm(features, starts, self._checked_state(state, features.shape[1]))
         return self._outputs(features)
 
     def step(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Outputs and values of rows at one moment, and their next state."""
+        """Compute outputs, values and the next state of rows for one time step."""
         features = self._features(obs)
         if self.lstm is not None:
-            state = self._checked(state, len(features))
-            goes_on = torch.zeros(1, len(features), dtype=torch.bool, device=features.device)
-            features, state = self.lstm(features[None], goes_on, state)
+            state = self._checked_state(state, len(features))
+            no_starts = torch.zeros(1, len(features), dtype=torch.bool, device=features.device)
+            features, state = self.lstm(features[None], no_starts, state)
             features = features[0]
         outputs = self._outputs(features)
         return outputs[..., :-1], outputs[..., -1], state
 
-    def mask_in(self, obs: Tensor) -> Tensor | None:
-        """The alternatives that are allowed, if observations say so."""
+    def mask_from_obs(self, obs: Tensor) -> Tensor | None:
+        """Return the allowed alternatives; None if observations have no action mask."""
         if self._mask_field is None:
             return None
         lead = obs.shape[: obs.dim() - len(self.layout.flat_shape)]
         flat = obs.reshape(*lead, math.prod(self.layout.flat_shape))
-        return leaf(flat, self._mask_field, self.layout).reshape(*lead, -1) != 0
+        return view_field(flat, self._mask_field, self.layout).reshape(*lead, -1) != 0
 
     def observe(self, obs: Tensor) -> None:
-        """Take observations, [N, ...], into account by which they are brought to one scale."""
+        """Add observations, [N, ...], to the mean and deviation that normalise them."""
         if not self.own_encoder:
             self.encoder.observe(obs)  # type: ignore[operator]
 
@@ -150,18 +163,64 @@ class Policy(nn.Module):
         outputs: Tensor = self.head(features)
         return outputs
 
-    # -- arrays ------------------------------------------------------------------------------------------
+    def _checked_state(self, state: Tensor | None, rows: int) -> Tensor:
+        assert self.lstm is not None
+        if state is None or state.shape != (2, rows, self.lstm.width):
+            got = "None" if state is None else f"one of {state.shape[1]} rows"
+            raise ArgumentError(
+                f"state: this policy has an LSTM: expected policy.initial_state({rows}), kept from step to "
+                f"step, got {got}"
+            )
+        return state
+
+    # -- acting ------------------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """Device of the weights."""
         return self.head.weight.device
 
     def initial_state(self, rows: int) -> Tensor | None:
-        """The state at the beginning of episodes; None without an LSTM."""
+        """Return the state at the beginning of episodes; None without an LSTM."""
         return None if self.lstm is None else torch.zeros(2, rows, self.lstm.width, device=self.device)
 
     @torch.no_grad()
+    def act(
+        self,
+        obs: Tensor,
+        state: Tensor | None,
+        env_ids: NDArray[Any],
+        *,
+        mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        deterministic: bool = False,
+    ) -> Decision:
+        """Choose actions for rows.
+
+        Args:
+            obs: Flat observations on the policy's device.
+            state: With an LSTM, the state before this step.
+            env_ids: Env of each row, for error messages.
+            mask: Allowed alternatives; by default those in the observations.
+            generator: Generator to draw from; by default torch's global one.
+            deterministic: Whether to take the likeliest actions instead of drawing.
+
+        Raises:
+            Diverged: If an action is NaN or inf.
+        """
+        outputs, values, after = self.step(obs, state)
+        if mask is None:
+            mask = self.mask_from_obs(obs)
+        actions, log_probs = self.actions.sample(
+            outputs, self.log_std, mask, generator, deterministic=deterministic
+        )
+        env_actions = self.actions.to_env(actions)
+        if self.actions.num_continuous and not np.isfinite(env_actions).all():
+            why = find_not_finite(obs, self.layout, env_ids)
+            why = why or "so are the weights. Take a smaller learning_rate"
+            raise Diverged(f"the policy's actions are NaN or inf: {why}")
+        return Decision(env_actions, actions, log_probs, values, after)
+
     def act_batch(
         self,
         obs: Any,
@@ -171,47 +230,37 @@ class Policy(nn.Module):
         action_mask: NDArray[Any] | None = None,
         generator: torch.Generator | None = None,
     ) -> NDArray[Any]:
-        """Actions for a batch of observations, as ``vec.step`` takes them.
+        """Choose actions for a batch of observations, in the form that ``vec.step`` takes.
 
         Args:
-            obs: As the vec gives them: flat rows.
-            deterministic: Take the likeliest actions, instead of drawing them.
-            state: With an LSTM, from `initial_state`; it is written to. Set the columns of rows that begin an
-                episode to 0.
-            action_mask: Alternatives that are allowed, if observations do not say so themselves.
-            generator: To draw from.
+            obs: Flat rows, as a vec with ``flat=True`` returns them.
+            deterministic: Whether to take the likeliest actions instead of drawing.
+            state: With an LSTM, from `initial_state`; it is updated in place. Set the columns of rows that
+                begin an episode to 0.
+            action_mask: Allowed alternatives, if observations do not contain them.
+            generator: Generator to draw from; by default torch's global one.
         """
-        flat = self.rows(obs)
-        outputs, _, after = self.step(flat, state)
-        if after is not None and state is not None:
-            state.copy_(after)
-        mask = self.mask_in(flat)
-        if action_mask is not None:
-            mask = torch.as_tensor(action_mask, device=self.device) != 0
-        drawn, _ = self.actions.sample(outputs, self.log_std, mask, generator, deterministic=deterministic)
-        actions = self.actions.to_env(drawn)
-        if self.actions.num_quantities:
-            check_actions(actions, flat, self.layout, np.arange(len(flat)))
-        return actions
+        rows = self.to_rows(obs)
+        mask = None if action_mask is None else torch.as_tensor(action_mask, device=self.device) != 0
+        decision = self.act(
+            rows, state, np.arange(len(rows)), mask=mask, generator=generator, deterministic=deterministic
+        )
+        if decision.state is not None and state is not None:
+            state.copy_(decision.state)
+        return decision.env_actions
 
     @torch.no_grad()
     def value_batch(self, obs: Any, state: Tensor | None = None) -> NDArray[np.float64]:
-        """The returns it expects, in the env's own units."""
-        values = self.step(self.rows(obs), state)[1]
+        """Predict the returns of a batch of observations, in the units of the env's rewards."""
+        values = self.step(self.to_rows(obs), state)[1]
         return (values.double() * self.return_scale).cpu().numpy()
 
-    def _checked(self, state: Tensor | None, rows: int) -> Tensor:
-        assert self.lstm is not None
-        if state is None or state.shape != (2, rows, self.lstm.width):
-            got = "None" if state is None else f"one of {state.shape[1]} rows"
-            raise ArgumentError(
-                f"state: this policy has a memory: expected policy.initial_state({rows}), kept from step to "
-                f"step, got {got}"
-            )
-        return state
+    def to_rows(self, obs: Any) -> Tensor:
+        """Convert observations of a vec to a tensor of flat rows on the policy's device.
 
-    def rows(self, obs: Any) -> Tensor:
-        """Observations of a vec as a tensor of flat rows."""
+        Raises:
+            ArgumentError: If the observations are not flat rows of the policy's layout.
+        """
         shape, dtype = tuple(self.layout.flat_shape), self.layout.flat_dtype
         if isinstance(obs, np.ndarray):
             lead = obs.ndim - len(shape)
@@ -221,8 +270,8 @@ class Policy(nn.Module):
         if hasattr(obs, "dtype") and hasattr(obs, "shape"):
             got += f" of dtype {obs.dtype} and shape {tuple(obs.shape)}"
         raise ArgumentError(
-            f"obs: expected flat rows, a NumPy array of dtype {dtype} and shape {('rows', *shape)}, as a vec "
-            f"with flat=True gives them, of the space that the policy was made for, got {got}. "
+            f"obs: expected flat rows of the policy's observation space, a NumPy array of dtype {dtype} and "
+            f"shape {('rows', *shape)}, as a vec with flat=True returns them, got {got}. "
             "policy.layout.pack(observation)[None] makes one row of one observation"
         )
 
@@ -232,3 +281,29 @@ def _layer(inputs: int, outputs: int, gain: float) -> nn.Linear:
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+class _Tanh(torch.autograd.Function):
+    """The hyperbolic tangent by the logistic function, which torch computes five times as fast on a CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor) -> Tensor:
+        outputs = torch.sigmoid(inputs + inputs).mul_(2).sub_(1)
+        ctx.save_for_backward(outputs)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (outputs,) = ctx.saved_tensors
+        return torch.addcmul(grads[0], grads[0] * outputs, outputs, value=-1)
+
+
+def tanh(inputs: Tensor) -> Tensor:
+    """Compute the hyperbolic tangent with an error of at most 1e-7."""
+    if inputs.numel() < 1 << 13 or inputs.device.type != "cpu":
+        return inputs.tanh()  # one call is faster than several on small inputs
+    outputs: Tensor = _Tanh.apply(inputs)  # type: ignore[no-untyped-call]
+    return outputs
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": tanh, "relu": torch.relu}

@@ -1,52 +1,53 @@
 """PPO: proximal policy optimisation on any vec.
 
-    collect    recv, act, store, send, until enough columns are full: `Collector`
-    learn      advantages, then some passes over the experience in minibatches: `PPO`, below
+    Collector.collect    recv, act, store, send: until enough columns of the rollout are full
+    PPO._learn           take the experience, compute targets, descend in minibatches, check, report
 
-The pieces (`Rollout`, `losses`, `Policy`, `gae`) can be used in a loop of one's own.
+An observation passes `collector` (recv), `policy`, `encoder`, `actions` (act), `rollout` (store and sample),
+`ppo`, and `policy` and `encoder` again, to `losses`; with an LSTM also `lstm`. The pieces (`Collector`,
+`Rollout`, `Policy`, `losses`, `gae`) can be used in another loop: see ``examples/ppo/own_loop.py``.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.errors import ArgumentError, ArgumentTypeError, Diverged
+from shoal.errors import ArgumentTypeError, Diverged
 from shoal.learn import losses
 from shoal.learn.collector import HOPS, Collector
+from shoal.learn.encoder import Moments, find_not_finite
 from shoal.learn.episodes import Episodes
-from shoal.learn.finite import not_finite
-from shoal.learn.flat import Flat
-from shoal.learn.moments import Moments
+from shoal.learn.flat_parameters import FlatParameters
 from shoal.learn.policy import Policy
 from shoal.learn.ppo_config import PPOConfig
+from shoal.learn.ppo_setup import check_device, check_minibatches, check_vec, make_vec
 from shoal.learn.progress import Result, Update
-from shoal.learn.rollout import Experience, Rollout, discounted_sums
+from shoal.learn.rollout import Experience, Minibatch, Rollout, discounted_sums
 from shoal.learn.threads import Threads, choose_threads
 from shoal.limits import obtaining
-from shoal.vector import make
 from shoal.vector.vec import VectorEnv
 
 
 class PPO:
-    """A learner, its policy and its vec.
+    """A PPO learner with its policy and its vec.
 
     Args:
-        env: A vec with NEXT_STEP autoreset (flat, if observations or actions are structured), or anything
-            that `shoal.make` takes.
-        config: How to learn.
-        encoder: A module of your own instead of the default encoder; see `Policy`.
-        env_kwargs: For the envs, if the learner makes them.
+        env: Vec with NEXT_STEP autoreset (flat, if observations or actions are structured), or any env that
+            `shoal.make` takes.
+        config: Settings of the learner.
+        encoder: Module to use instead of the default encoder; see `Policy`.
+        env_kwargs: Arguments for the envs, if the learner makes them.
 
     Example:
         >>> from shoal.learn import PPO, PPOConfig
@@ -67,10 +68,10 @@ class PPO:
         self.config = config = PPOConfig() if config is None else config
         if not isinstance(config, PPOConfig):
             raise ArgumentTypeError(
-                f"config: expected a PPOConfig (of a dict: PPOConfig.of(a_dict)), got {config!r}"
+                f"config: expected a PPOConfig (from a dict: PPOConfig.of(a_dict)), got {config!r}"
             )
         self._owns, self._env_kwargs = not isinstance(env, VectorEnv), dict(env_kwargs or {})
-        self.vec = vec = _made(env, config, env_kwargs) if self._owns else _checked(env, config)
+        self.vec = vec = make_vec(env, config, env_kwargs) if self._owns else check_vec(env, config)
         try:
             self._prepare(vec, encoder)
         except BaseException:
@@ -81,25 +82,8 @@ class PPO:
         config, rows = self.config, vec.num_rows
         horizon = config.horizon_of(rows)
         samples = rows * horizon
-        if config.minibatch_size > samples:
-            raise ArgumentError(
-                f"minibatch_size: expected at most {samples}, {rows} rows times a horizon of "
-                f"{horizon}, got {config.minibatch_size}. Take a longer horizon, more envs or smaller "
-                "minibatches"
-            )
-        if config.lstm and config.minibatch_size < horizon:
-            raise ArgumentError(
-                f"minibatch_size: expected at least the horizon with lstm=True, {horizon}, because "
-                f"whole columns are learnt from, got {config.minibatch_size}"
-            )
-        try:  # double precision and random numbers included
-            torch.zeros(1, dtype=torch.float64, device=config.device)
-            torch.Generator(config.device)
-        except (RuntimeError, AssertionError, TypeError) as error:
-            why = str(error).partition("\n")[0]
-            raise ArgumentError(
-                f"device: expected one that torch can use, got {config.device!r}: {why}"
-            ) from None
+        check_minibatches(config, rows)
+        check_device(config.device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             self.policy = Policy(
@@ -111,36 +95,38 @@ class PPO:
                 normalize_observations=config.normalize_observations,
                 encoder=encoder,
             ).to(config.device)
-        # With overlap, the policy that acts is one update behind, and one rollout waits while one is made.
+        # With overlap, the policy that acts is one update behind.
         self._actor = deepcopy(self.policy) if config.mode == "overlap" else self.policy
-        self._flat = Flat(self.policy.parameters())
-        self.optimizer = torch.optim.Adam(self._flat.vectors, config.learning_rate, eps=1e-5, fused=True)
+        self._flat_parameters = FlatParameters(self.policy.parameters())
+        self.optimizer = torch.optim.Adam(
+            self._flat_parameters.vectors, config.learning_rate, eps=1e-5, fused=True
+        )
         self.threads = choose_threads(self.policy, vec, config)
-        self._minibatches = max(1, round(samples / config.minibatch_size))
+        self._num_minibatches = max(1, round(samples / config.minibatch_size))
         self._terms = losses.Terms(config.clip, config.clip_value, config.entropy, config.value_weight)
-        self._random = torch.Generator().manual_seed(config.seed + 1)  # of the order of minibatches
+        self._random = torch.Generator().manual_seed(config.seed + 1)  # for the order of entries
         self._collector = Collector(vec, self.policy, horizon, config.seed)
         self._rollouts: list[Rollout] = []
-        self._waiting: int | None = None
+        self._waiting: int | None = None  # with overlap: index of the rollout to learn from next
         self._return_moments, self._return_sums = Moments(1), np.zeros(rows, np.float32)
-        self.updates = self._learnt = 0  # updates, and transitions that they were of
+        self.updates = self._learnt = 0  # updates, and transitions that they learnt from
         self.seconds = 0.0
         self._learning_seconds = 0.0
-        self._stops = False
+        self._stop_requested = False
 
     @property
     def steps(self) -> int:
-        """Transitions so far."""
+        """Number of transitions so far."""
         return self._collector.steps
 
     @property
     def episodes(self) -> Episodes:
-        """Those that have ended."""
+        """Statistics of the finished episodes."""
         return self._collector.episodes
 
     @property
     def is_done(self) -> bool:
-        """Whether `train` has nothing left to do."""
+        """Whether training has reached `total_steps` and learnt from all rollouts."""
         return self.steps >= self.config.total_steps and self._waiting is None
 
     # -- training ----------------------------------------------------------------------------------------
@@ -149,135 +135,110 @@ class PPO:
         """Learn until `total_steps`, or until `stop` is called.
 
         Args:
-            on_update: Called after each update.
+            on_update: Function to call after each update.
         """
-        before = torch.get_num_threads()
+        before, overlap, stop_requested = torch.get_num_threads(), self.config.mode == "overlap", False
         torch.set_num_threads(self.threads.acting)
         if self.policy.lstm is not None:
             self.policy.lstm.threads = self.threads.lstm
-        stops = False
         try:
             if not self._rollouts:
-                self._rollouts = self._collector.begin(2 if self.config.mode == "overlap" else 1)
-            if self.config.mode == "overlap":
+                self._rollouts = self._collector.begin(2 if overlap else 1)
+            if overlap:
                 self._train_overlapping(on_update)
             else:
-                while self.steps < self.config.total_steps and not self._stops:
-                    begun, steps = time.perf_counter(), self.steps
-                    self._collector.collect(self._rollouts[0], self.policy)
-                    torch.set_num_threads(self.threads.learning)
-                    figures = self._learn(self._rollouts[0])
-                    torch.set_num_threads(self.threads.acting)
-                    self._tell(on_update, begun, steps, figures)
-            stops = self._stops
+                self._train_in_turn(on_update)
+            stop_requested = self._stop_requested
         finally:
             torch.set_num_threads(before)
             if self.policy.lstm is not None:
                 self.policy.lstm.threads = 1
-            self._stops = False
+            self._stop_requested = False
         mean = self.episodes.mean_return()
-        stopped = stops and not self.is_done
+        stopped = stop_requested and not self.is_done
         return Result(self.steps, self.updates, self.episodes.count, self.seconds, mean, stopped)
 
     def stop(self) -> None:
-        """Let training end after the update that is under way, or before the first if it has not begun.
+        """End training after the current update; if training has not begun, before the first update.
 
-        Any thread or signal handler may call it.
+        Any thread or signal handler may call this method.
         """
-        self._stops = True
+        self._stop_requested = True
+
+    def _train_in_turn(self, on_update: Callable[[Update], None] | None) -> None:
+        """Repeat: collect a rollout, then learn from it."""
+        rollout = self._rollouts[0]
+        while self.steps < self.config.total_steps and not self._stop_requested:
+            begun, steps = time.perf_counter(), self.steps
+            self._collector.collect(rollout, self.policy)  # recv, act, store, send
+            torch.set_num_threads(self.threads.learning)
+            figures = self._learn(rollout)
+            torch.set_num_threads(self.threads.acting)
+            self._report(on_update, begun, steps, figures)
 
     def _train_overlapping(self, on_update: Callable[[Update], None] | None) -> None:
-        """Learn from one rollout while the policy before makes the next: always one behind, never more."""
-        beside = ThreadPoolExecutor(1, "shoal-collect")
-        waits = True
+        """Repeat: learn from one rollout while a thread collects the next with the previous policy.
+
+        The policy that acts is always exactly one update behind, so that a run can be reproduced.
+        """
+        executor = ThreadPoolExecutor(1, "shoal-collect")
+        join_thread = True
         try:
-            while not self.is_done and not self._stops:
+            while not self.is_done and not self._stop_requested:
                 begun, steps = time.perf_counter(), self.steps
                 if self._waiting is None:
                     self._collector.collect(self._rollouts[0], self._actor)
                     self._waiting = 0
-                making = made = None
+                collecting = collected = None
                 if self.steps < self.config.total_steps:
-                    making = 1 - self._waiting
+                    collecting = 1 - self._waiting
                     with obtaining("a thread to step the envs beside learning", 'Use mode="sync"'):
-                        made = beside.submit(self._collector.collect, self._rollouts[making], self._actor)
+                        collected = executor.submit(
+                            self._collector.collect, self._rollouts[collecting], self._actor
+                        )
                 figures = self._learn(self._rollouts[self._waiting])
-                if made is not None:
-                    made.result()
-                self._waiting = making
+                if collected is not None:
+                    collected.result()
+                self._waiting = collecting
                 self._actor.load_state_dict(self.policy.state_dict())
-                self._tell(on_update, begun, steps, figures)
+                self._report(on_update, begun, steps, figures)
         except KeyboardInterrupt:
-            waits = False  # an env may hang; when the vec is closed, the thread ends too
+            join_thread = False  # an env may hang; the thread ends when the vec is closed
             raise
         finally:
-            beside.shutdown(wait=waits)
+            executor.shutdown(wait=join_thread)
 
     # -- learning ----------------------------------------------------------------------------------------
 
     def _learn(self, rollout: Rollout) -> dict[str, float]:
-        """One update; returns its figures."""
-        begun, config, policy = time.perf_counter(), self.config, self.policy
+        """Do one update with the full columns of a rollout; return the mean of each figure."""
+        begun = time.perf_counter()
         experience = rollout.take()
-        rate = config.learning_rate
-        if config.anneal:
-            rate *= max(0.0, 1 - (self._learnt / config.total_steps))
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        advantages, returns = self._targets(experience)
-        figures: list[Any] = []
-        for _ in range(config.epochs):
-            if not self._pass(self._minibatches_of(experience, advantages, returns), figures):
-                break
+        self._set_learning_rate()
+        targets = self._targets(experience)
+        steps = self._descend(experience, targets)
+        figures = _mean_figures(steps)
+        self._check_finite(experience, figures if steps else {})
         acts = torch.from_numpy(experience.acts)
-        names = (*losses.Figures._fields, "grad_norm")
-        rows = [[float(figure) for figure in row] for row in figures] or [[float("nan")] * len(names)]
-        result = dict(zip(names, np.mean(rows, 0).tolist(), strict=True))
-        if figures and not np.isfinite(rows).all():
-            self._complain(experience)
-        if self._seen_wrong(experience):
-            self._complain(experience)  # before the normaliser takes them in
-        result["explained_variance"] = losses.explained_variance(experience.values[acts], returns[acts])
-        policy.observe(experience.obs[acts].to(policy.device))
+        figures["explained_variance"] = losses.explained_variance(
+            experience.values[acts], targets.returns[acts]
+        )
+        self.policy.observe(experience.obs[acts].to(self.policy.device))
         rollout.release()
         self.updates += 1
         self._learnt += experience.transitions
         self._learning_seconds += time.perf_counter() - begun
-        return result
+        return figures
 
-    def _pass(self, minibatches: Iterable[_Minibatch], figures: list[Any]) -> bool:
-        """Learn from each; False if the policy has moved too far, and the update is to end."""
-        most = 1.5 * self.config.target_kl
-        for batch in minibatches:
-            moved = self._descend(batch, figures)
-            if most and float(moved) > most:  # read only if it matters: a GPU would be waited for
-                return False
-        return True
+    def _set_learning_rate(self) -> None:
+        rate = self.config.learning_rate
+        if self.config.anneal:
+            rate *= max(0.0, 1 - (self._learnt / self.config.total_steps))
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
 
-    def _envs_of(self, experience: Experience) -> Any:
-        return experience.rows // self.vec.agents_per_env
-
-    def _seen_wrong(self, experience: Experience) -> str | None:
-        return not_finite(experience.obs, self.policy.layout, self._envs_of(experience))
-
-    def _complain(self, experience: Experience) -> None:
-        """The loss is not a number: say what may be the reason."""
-        wrong = np.argwhere(~np.isfinite(experience.rewards))
-        if len(wrong):
-            step, column = wrong[0]
-            why = (
-                f"env {self._envs_of(experience)[column]} gave {experience.rewards[step, column]} as a reward"
-            )
-        elif seen := self._seen_wrong(experience):
-            why = seen
-        else:
-            why = "take a smaller learning_rate, and look for NaN or huge numbers in observations and rewards"
-        raise Diverged(
-            f"update {self.updates + 1}, at {self.steps:,} steps, gives no numbers to go on with: {why}"
-        )
-
-    def _targets(self, experience: Experience) -> tuple[Tensor, Tensor]:
-        """Advantages of all entries, and the returns that values are to predict."""
+    def _targets(self, experience: Experience) -> _Targets:
+        """Compute normalised advantages and returns of all entries."""
         config, rewards = self.config, experience.rewards
         if config.normalize_returns:
             sums = discounted_sums(experience, config.gamma, self._return_sums)
@@ -285,62 +246,75 @@ class PPO:
             scale = float(self._return_moments.variance) ** 0.5 or 1.0
             self.policy.return_scale.fill_(scale)
             rewards = rewards / np.float32(scale)
-        found = torch.from_numpy(experience.advantages(config.gamma, config.gae_lambda, rewards))
-        returns = found + experience.values
-        acting = found[torch.from_numpy(experience.acts)]
-        if not len(acting):
-            return found, returns
-        return (found - acting.mean()) / (acting.std(correction=0) + 1e-8), returns
+        advantages = torch.from_numpy(experience.advantages(config.gamma, config.gae_lambda, rewards))
+        returns = advantages + experience.values
+        acting = advantages[torch.from_numpy(experience.acts)]
+        if len(acting):
+            advantages = (advantages - acting.mean()) / (acting.std(correction=0) + 1e-8)
+        return _Targets(advantages, returns)
 
-    def _minibatches_of(self, experience: Experience, advantages: Tensor, returns: Tensor) -> Any:
-        """One pass: entries in random order, or with an LSTM whole columns."""
-        device = self.policy.device
-        numbers = torch.stack([experience.log_probs, advantages, returns, experience.values], -1)
-        parts: list[Any] = [experience.obs, experience.actions, numbers, experience.action_masks]
-        if self.policy.lstm is None:
-            parts = [None if part is None else part.flatten(0, 1) for part in parts]
-            entries = torch.from_numpy(np.flatnonzero(experience.acts))
-        else:
-            parts += [experience.states, torch.from_numpy(experience.acts).float(), experience.starts]
-            entries = torch.arange(experience.obs.shape[1])
-        order = entries[torch.randperm(len(entries), generator=self._random)]
-        axis = 0 if self.policy.lstm is None else 1
-        for chosen in order.tensor_split(max(1, min(self._minibatches, len(order)))):
-            if not len(chosen):
-                return  # nobody has acted
-            if axis and not experience.acts[:, chosen].any():
-                continue
-            picked: Any = [
-                None if part is None else part.index_select(axis, chosen).to(device) for part in parts
-            ]
-            yield _Minibatch(*picked)
+    def _descend(self, experience: Experience, targets: _Targets) -> list[_GradientStep]:
+        """Pass `epochs` times over the experience; end early if the policy has moved beyond `target_kl`."""
+        limit, steps = 1.5 * self.config.target_kl, []
+        for _ in range(self.config.epochs):
+            for minibatch in experience.minibatches(
+                targets.advantages,
+                targets.returns,
+                self._num_minibatches,
+                self._random,
+                whole_columns=self.policy.lstm is not None,
+            ):
+                step = self._gradient_step(minibatch.to(self.policy.device))
+                steps.append(step)
+                # Converted to a float only if needed, because that waits for a GPU.
+                if limit and float(step.figures.approx_kl) > limit:
+                    return steps
+        return steps
 
-    def _descend(self, batch: _Minibatch, figures: list[Any]) -> Any:
-        """One gradient step; returns how far the policy has moved."""
+    def _gradient_step(self, minibatch: Minibatch) -> _GradientStep:
         policy = self.policy
-        outputs = policy(batch.obs, batch.states, batch.starts)
-        allowed = policy.mask_in(batch.obs) if batch.masks is None else batch.masks
-        loss, parts = losses.ppo_loss(
+        outputs = policy(minibatch.obs, minibatch.states, minibatch.starts)
+        mask = policy.mask_from_obs(minibatch.obs) if minibatch.masks is None else minibatch.masks
+        loss, figures = losses.ppo_loss(
             policy,
             outputs,
-            batch.actions,
-            batch.numbers,
+            minibatch.actions,
+            minibatch.numbers,
             self._terms,
-            mask=allowed,
-            weights=batch.weights,
+            mask=mask,
+            weights=minibatch.weights,
         )
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = self._flat.step(self.optimizer, self.config.max_grad_norm)
-        figures.append((*parts, norm))
-        return parts.approx_kl
+        return _GradientStep(figures, self._flat_parameters.step(self.optimizer, self.config.max_grad_norm))
 
-    def _tell(
+    def _check_finite(self, experience: Experience, figures: dict[str, float]) -> None:
+        """Raise `Diverged` if a figure or an observation is NaN or inf, and name the likely cause.
+
+        Observations are checked before they update the normaliser. A finite loss does not prove that they
+        are finite, because normalised observations are clipped.
+        """
+        env_ids = experience.rows // self.vec.agents_per_env
+        wrong_obs = find_not_finite(experience.obs, self.policy.layout, env_ids)
+        if wrong_obs is None and all(map(math.isfinite, figures.values())):
+            return
+        wrong_rewards = np.argwhere(~np.isfinite(experience.rewards))
+        if len(wrong_rewards):
+            step, column = wrong_rewards[0]
+            why = f"env {env_ids[column]} gave {experience.rewards[step, column]} as a reward"
+        elif wrong_obs is not None:
+            why = wrong_obs
+        else:
+            why = "take a smaller learning_rate, and look for NaN or huge numbers in observations and rewards"
+        raise Diverged(f"training diverged in update {self.updates + 1}, at {self.steps:,} steps: {why}")
+
+    def _report(
         self,
         on_update: Callable[[Update], None] | None,
         begun: float,
         steps: int,
         figures: dict[str, float],
     ) -> None:
+        """Add up the time of an update that began at `begun` with `steps` transitions; call `on_update`."""
         seconds = time.perf_counter() - begun
         self.seconds += seconds
         collector = self._collector
@@ -365,10 +339,10 @@ class PPO:
             )
         )
 
-    # -- to go on later ----------------------------------------------------------------------------------
+    # -- saving and closing -----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it between two updates: from there training goes on bit for bit."""
+        """Return the whole state between two updates; training resumed from it is the same bit for bit."""
         return {
             "collector": self._collector.state_dict(self._rollouts),
             "policy": deepcopy(self.policy.state_dict()),
@@ -383,7 +357,7 @@ class PPO:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Go on from there; False if the envs could not be saved, and begin new episodes."""
+        """Restore a saved state; return False if the envs were not saved, so that new episodes begin."""
         self.policy.load_state_dict(state["policy"])
         if self._actor is not self.policy:
             self._actor.load_state_dict(state["actor"])
@@ -400,7 +374,7 @@ class PPO:
         return True
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Save the policy: `shoal.learn.load` gives it back."""
+        """Save the policy to a folder; `shoal.learn.load` loads it."""
         from shoal.learn.run import save_policy
 
         path = Path(folder)
@@ -413,56 +387,31 @@ class PPO:
             self.vec.close()
 
     def __enter__(self) -> Self:
-        """For ``with``."""
+        """Return the learner itself."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Close it."""
+        """Close the learner."""
         self.close()
 
 
-@dataclass
-class _Minibatch:
-    obs: Tensor
-    actions: Tensor
-    numbers: Tensor
-    """Log-probability, advantage, return, value."""
-    masks: Tensor | None
-    states: Tensor | None = None
-    """With an LSTM: those that columns begin with."""
-    weights: Tensor | None = None
-    """With an LSTM: which entries count."""
-    starts: Tensor | None = None
-    """With an LSTM: where episodes begin."""
+class _Targets(NamedTuple):
+    """Targets of an update, [steps, columns]."""
+
+    advantages: Tensor
+    returns: Tensor
 
 
-def _made(env: Any, config: PPOConfig, env_kwargs: dict[str, Any] | None) -> VectorEnv:
-    asynchronous: dict[str, Any] = {}
-    if config.mode == "async":
-        if config.num_envs < 2:
-            raise ArgumentError("num_envs: expected at least 2 with mode='async', got 1")
-        asynchronous = {"batch_size": config.num_envs // 2, "order": "ready"}
-    return make(
-        env,
-        config.num_envs,
-        env_kwargs=env_kwargs,
-        backend=config.backend,
-        num_workers=config.num_workers,
-        flat=True,
-        copy=False,
-        **asynchronous,
-    )
+class _GradientStep(NamedTuple):
+    """Figures of one gradient step."""
+
+    figures: losses.Figures
+    grad_norm: Tensor
 
 
-def _checked(vec: VectorEnv, config: PPOConfig) -> VectorEnv:
-    layout = vec.observation_layout
-    layout.require_bytes("A learner")
-    vec.action_layout.require_bytes("A learner")
-    if not vec.flat and vec.single_observation_space.shape != tuple(layout.flat_shape):
-        raise ArgumentTypeError(
-            f"env: its observations are structured, {layout.space}: make the vec with flat=True"
-        )
-    asynchronous = vec.batch_size < vec.num_envs
-    if asynchronous and config.mode != "async":
-        raise ArgumentError("mode: expected 'async', because the vec hands out less than all rows at a time")
-    return vec
+def _mean_figures(steps: list[_GradientStep]) -> dict[str, float]:
+    """Average the figures of gradient steps; NaN if there are none."""
+    names = (*losses.Figures._fields, "grad_norm")
+    rows = [[float(figure) for figure in (*step.figures, step.grad_norm)] for step in steps]
+    means = np.mean(rows or [[math.nan] * len(names)], 0)
+    return dict(zip(names, means.tolist(), strict=True))

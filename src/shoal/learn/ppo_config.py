@@ -1,4 +1,4 @@
-"""What PPO can be told."""
+"""Settings of PPO."""
 
 from __future__ import annotations
 
@@ -10,70 +10,69 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from shoal.errors import ArgumentError, ArgumentTypeError
-from shoal.learn.encoder import ACTIVATIONS
+from shoal.learn.policy import ACTIVATIONS
 from shoal.learn.presets import preset_for
 
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """How PPO learns. The defaults suit small envs that are fast to step."""
+    """Settings of PPO. The defaults suit small envs that are fast to step."""
 
     total_steps: int = 100_000
-    """Transitions to learn from; steps in which an env is reset are not counted."""
+    """Number of transitions to learn from. Steps that reset an env do not count."""
     seed: int = 1
-    """Of weights, actions, minibatches and envs: the same seed gives the same result."""
+    """Seed of weights, actions, minibatches and envs. The same seed gives the same result."""
     num_envs: int = 64
-    """Envs side by side, if the learner makes them."""
+    """Number of envs, if the learner makes them."""
     backend: Literal["auto", "serial", "multiprocessing", "native"] = "auto"
-    """Where they are stepped, as in `shoal.make`. A few quick envs in Python are quickest in this process:
-    serial."""
+    """Backend of the envs, as in `shoal.make`. For a few fast envs in Python, serial is fastest."""
     num_workers: int | None = None
-    """Processes or threads that step them; by default one for each core."""
+    """Number of processes or threads that step the envs; by default one for each core."""
     mode: Literal["sync", "overlap", "async"] = "sync"
-    """sync: step, then learn. overlap: learn from one rollout while the policy before makes the next; it
-    reproduces itself. async: rows are taken as they arrive, so that nobody waits for the slowest env."""
+    """sync: step, then learn. overlap: learn from one rollout while the previous policy collects the next;
+    reproducible. async: take rows as they arrive, so that the learner does not wait for the slowest env."""
     horizon: int | None = None
-    """Steps of each row in a rollout; by default as many as make four minibatches, and at least 32."""
+    """Number of steps of each row in a rollout; by default enough for four minibatches, and at least 32."""
     epochs: int = 8
-    """Passes over each rollout."""
+    """Number of passes over each rollout."""
     minibatch_size: int = 512
-    """Transitions to a gradient step. How often a transition is learnt from, and how many gradient steps that
-    takes, does not depend on the number of envs."""
+    """Number of transitions in a gradient step. The number of gradient steps per transition does not
+    depend on the number of envs."""
     learning_rate: float = 2.5e-3
-    """Of Adam, at the beginning."""
+    """Learning rate of Adam at the beginning."""
     anneal: bool = True
-    """Let the learning rate fall to 0, in a straight line."""
+    """Decrease the learning rate linearly to 0."""
     gamma: float = 0.99
-    """Discount."""
+    """Discount of future rewards."""
     gae_lambda: float = 0.95
-    """How far advantages look ahead: 0 one step, 1 to the end."""
+    """Weight of long horizons in advantages, from 0 (one step) to 1 (the whole episode)."""
     clip: float = 0.2
-    """How far probabilities may move in an update."""
+    """Largest relative change of an action's probability in an update."""
     clip_value: float = 0.0
-    """How far values may move in an update; 0: as far as they like."""
+    """Largest change of a value in an update; 0 for no limit."""
     entropy: float = 0.005
-    """Weight of the entropy, which keeps a policy from settling early."""
+    """Weight of the entropy, which keeps the policy exploring."""
     value_weight: float = 0.5
-    """Weight of the error of values."""
+    """Weight of the value loss."""
     max_grad_norm: float = 0.5
-    """Longer gradients are cut to this length."""
+    """Largest norm of a gradient; longer gradients are clipped."""
     target_kl: float = 0.0
-    """End an update early if the policy has moved 1.5 times as far as this; 0: never."""
+    """KL divergence for early stopping: an update ends at 1.5 times this; 0 for no early stopping."""
     normalize_observations: bool = True
-    """Bring vectors in observations to mean 0 and deviation 1. The scale is saved with the policy."""
+    """Normalise vectors in observations to mean 0 and deviation 1. Both are saved with the policy."""
     normalize_returns: bool = True
-    """Divide rewards by the deviation of returns, as seen so far. They are not cut off."""
+    """Divide rewards by the running deviation of returns. Rewards are not clipped."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the layers."""
     lstm: bool = False
-    """Let the first layer be an LSTM."""
+    """Make the first layer an LSTM."""
     activation: Literal["tanh", "relu"] = "tanh"
-    """Of the layers."""
+    """Activation function of the layers."""
     device: str = "cpu"
-    """Where to learn."""
+    """Torch device to learn on."""
     torch_threads: int | None = None
-    """Threads of torch. By default one for each core where a batch is worth sharing and nobody else needs the
-    cores, and else 1."""
+    """Number of torch threads. By default one for each core if a batch is large enough and no process that
+    steps envs needs the cores, else 1."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -99,7 +98,7 @@ class PPOConfig:
             raise ArgumentError(f"activation: expected one of {sorted(ACTIVATIONS)}, got {self.activation!r}")
 
     def _check_types(self) -> None:
-        """Of numbers, and of widths, which may be any sequence; 1e5 is as good as 100_000."""
+        """Check the types of fields, and convert values: 1e5 to 100_000, a list of widths to a tuple."""
         for one in fields(self):
             value = getattr(self, one.name)
             if one.type == "int" or (one.type == "int | None" and value is not None):
@@ -121,20 +120,20 @@ class PPOConfig:
             object.__setattr__(self, one.name, value)
 
     def horizon_of(self, rows: int) -> int:
-        """The horizon with so many rows."""
+        """Return the horizon for a number of rows."""
         if self.horizon is not None:
             return self.horizon
         enough = max(32, math.ceil(4 * self.minibatch_size / rows))
-        return min(enough, self.minibatch_size) if self.lstm else enough  # whole columns make minibatches
+        return min(enough, self.minibatch_size) if self.lstm else enough  # minibatches are whole columns
 
     @classmethod
     def for_env(cls, env: str, **settings: Any) -> Self:
-        """The preset for an env, if there is one, with some settings of your own."""
+        """Make a config from the preset of an env, if it has one, with `settings` instead of the preset's."""
         return cls.of({**preset_for(env)[1], **settings})
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
-        """From a dict, as in ``config.json``.
+        """Make a config from a dict, such as the one in ``config.json``.
 
         Raises:
             ArgumentError: If a key is not the name of a field.

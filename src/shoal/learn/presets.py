@@ -1,10 +1,10 @@
-"""Settings that are known to work, by env. They are defaults: what is asked for goes before."""
+"""Presets: settings that are known to work for an env. Settings given by the user override them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-_ATARI: dict[str, Any] = {  # CleanRL's
+_ATARI: dict[str, Any] = {  # CleanRL's settings
     "num_envs": 8,
     "horizon": 128,
     "epochs": 4,
@@ -56,14 +56,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         "learning_rate": 1e-3,
         "entropy": 0.01,
         "epochs": 4,
-        "normalize_returns": False,  # of rewards so rare, the first few would be blown up
+        "normalize_returns": False,  # rewards are rare, so that the first few would become huge
     },
     "atari-*": _ATARI,
 }
 
 
 def preset_for(env: str) -> tuple[str, dict[str, Any]]:
-    """The name of a preset and its settings; no name and none if there is none for this env."""
+    """Return the name and the settings of an env's preset; an empty name and dict if there is none."""
     if env in PRESETS:
         return env, PRESETS[env]
     family = f"{env.partition('-')[0]}-*"

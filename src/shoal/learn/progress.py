@@ -1,4 +1,4 @@
-"""What a learner tells: after each update, and at the end."""
+"""Reports of a learner: one after each update, one at the end."""
 
 from __future__ import annotations
 
@@ -7,37 +7,45 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Update:
-    """How it stands after an update."""
+    """Progress of training after an update."""
 
     steps: int
-    """Transitions so far."""
+    """Number of transitions so far."""
     total_steps: int
+    """Number of transitions at the end of training."""
     updates: int
+    """Number of updates so far."""
     seconds: float
-    """Of training, those before a resume included."""
+    """Seconds of training so far, including those before a resume."""
     steps_per_second: float
-    """In this update."""
+    """Transitions per second in this update."""
     episodes: int
-    """Finished so far."""
+    """Number of finished episodes so far."""
     mean_return: float
-    """Of the last 100 episodes; not a number if there are none."""
+    """Mean return of the last 100 episodes; NaN if none has finished."""
     mean_length: float
+    """Mean length of the last 100 episodes; NaN if none has finished."""
     learning_rate: float
+    """Learning rate of this update."""
     losses: dict[str, float]
-    """policy, value, entropy, approx_kl, clip_fraction, explained_variance, grad_norm."""
+    """Figures by name: policy, value, entropy, approx_kl, clip_fraction, explained_variance, grad_norm."""
     split: dict[str, float] = field(default_factory=dict)
     """Seconds of this update by hop: wait, act, store, send, learn."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of training."""
+    """Result of training."""
 
     steps: int
+    """Number of transitions."""
     updates: int
+    """Number of updates."""
     episodes: int
+    """Number of finished episodes."""
     seconds: float
+    """Seconds of training, including those before a resume."""
     mean_return: float
-    """Of the last 100 episodes."""
+    """Mean return of the last 100 episodes; NaN if none has finished."""
     stopped: bool
-    """Whether somebody ended it early."""
+    """Whether training was stopped before `total_steps`."""

@@ -1,15 +1,16 @@
-"""The experience buffer: what rows did and saw, in columns of `horizon` steps.
+"""The experience buffer: observations, actions and outcomes of rows, in columns of `horizon` steps.
 
-Rows arrive in whatever order a vec hands them out; each writes down its own column, so that its steps stay
-whole and in order. A column that is full waits for the learner and its row goes on in a fresh one. The
-learner takes as many columns as there are rows, whichever are full first: it never waits for the slowest.
+Each row writes into a column of its own, so that its steps stay together and in order, in any order of
+batches. When a column is full, its row continues in a free column. An update takes as many full columns as
+there are rows, the first that were full, so that it never waits for the slowest env.
 
-An entry, [step, column], is an observation, the action chosen then, and what came of it. An env that is being
-reset has an entry that counts for nothing: `acts` is False there.
+An entry, [step, column], is an observation, the action taken then, and its outcome. The entry of an env
+that is being reset is not learnt from: `acts` is False there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +24,12 @@ from shoal.batch import Batch
 from shoal.learn.actions import Actions
 from shoal.rows.layout import Layout
 
-Index = Any  # of rows: an array of their numbers, or a slice for all
+Index = Any  # indices of rows: an array, or a slice for all rows
 
 
 @dataclass(frozen=True)
 class Experience:
-    """Full columns, for one update. Arrays are [steps, columns], views where nothing had to be gathered."""
+    """Full columns for one update. Arrays are [steps, columns, ...]; views, if all rows arrive together."""
 
     obs: Tensor
     actions: Tensor
@@ -38,26 +39,31 @@ class Experience:
     terminations: NDArray[np.bool_]
     truncations: NDArray[np.bool_]
     acts: NDArray[np.bool_]
+    """True for entries to learn from: the row acted, and the outcome of the action is complete."""
     carries: NDArray[np.bool_]
+    """True for entries with a transition; False where an env was reset."""
     starts: Tensor
+    """True where an episode begins."""
     last_values: NDArray[np.float32]
+    """Value of the observation after each column."""
     action_masks: Tensor | None
+    """Allowed alternatives, if infos give them."""
     states: Tensor | None
-    """Of an LSTM, before the first steps."""
+    """States of the LSTM before the first step of each column."""
     rows: NDArray[np.int64]
-    """Whose columns they are."""
+    """Row of each column."""
     transitions: int
-    """Entries that act, those that are left out because their rows wait for the rest included."""
+    """Number of entries in which a row acted, with those that `without_unfinished` leaves out."""
 
     def advantages(
         self, gamma: float, lam: float, rewards: NDArray[np.float32] | None = None
     ) -> NDArray[np.float32]:
-        """Of the entries that act, by generalised advantage estimation; 0 elsewhere.
+        """Estimate the advantages of entries that act by GAE; those of the other entries are 0.
 
         Args:
             gamma: Discount.
-            lam: Of the mean over horizons.
-            rewards: Instead of its own: scaled ones, say.
+            lam: Weight of long horizons, from 0 (one step) to 1 (the whole episode).
+            rewards: Rewards to use instead of the stored ones, for example scaled ones.
         """
         found = np.empty_like(self.rewards)
         _core.gae(
@@ -74,17 +80,75 @@ class Experience:
         )
         return found
 
+    def minibatches(
+        self,
+        advantages: Tensor,
+        returns: Tensor,
+        count: int,
+        generator: torch.Generator,
+        *,
+        whole_columns: bool,
+    ) -> Iterator[Minibatch]:
+        """Yield all entries that act once, in random order.
+
+        Args:
+            advantages: Advantage of each entry.
+            returns: Return of each entry.
+            count: Number of minibatches.
+            generator: Generator of the random order.
+            whole_columns: Whether to shuffle columns, which an LSTM needs, instead of entries.
+        """
+        numbers = torch.stack([self.log_probs, advantages, returns, self.values], -1)
+        parts: list[Tensor | None] = [self.obs, self.actions, numbers, self.action_masks]
+        if whole_columns:
+            parts += [self.states, torch.from_numpy(self.acts).float(), self.starts]
+            axis, candidates = 1, torch.arange(self.obs.shape[1])
+        else:
+            parts = [None if part is None else part.flatten(0, 1) for part in parts]
+            axis, candidates = 0, torch.from_numpy(np.flatnonzero(self.acts))
+        order = candidates[torch.randperm(len(candidates), generator=generator)]
+        for chosen in order.tensor_split(max(1, min(count, len(order)))):
+            if not len(chosen):
+                return  # no entry acts
+            if whole_columns and not self.acts[:, chosen].any():
+                continue
+            picked: Any = [None if part is None else part.index_select(axis, chosen) for part in parts]
+            yield Minibatch(*picked)
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """Entries, [entries, ...], or with an LSTM whole columns, [steps, columns, ...]."""
+
+    obs: Tensor
+    actions: Tensor
+    numbers: Tensor
+    """Log-probability, advantage, return and value of each entry: [..., 4]."""
+    masks: Tensor | None
+    """Allowed alternatives, if infos give them."""
+    states: Tensor | None = None
+    """With an LSTM: the state before the first step of each column."""
+    weights: Tensor | None = None
+    """With an LSTM: 1 for entries that act, 0 for the others."""
+    starts: Tensor | None = None
+    """With an LSTM: True where an episode begins."""
+
+    def to(self, device: torch.device) -> Minibatch:
+        """Return the minibatch on a device."""
+        moved: Any = [None if part is None else part.to(device) for part in vars(self).values()]
+        return Minibatch(*moved)
+
 
 class Rollout:
-    """Columns in the making, and those that are full.
+    """Buffer of columns: one that each row writes into, full ones, and free ones.
 
     Args:
-        rows: Rows of the vec.
-        horizon: Steps of a column.
-        layout: Of the observations.
-        actions: What an action consists of.
-        state_width: Of an LSTM, or 0.
-        spare: Columns beside one for each row. None are needed where all rows arrive together.
+        rows: Number of rows of the vec.
+        horizon: Number of steps of a column.
+        layout: Layout of the observations.
+        actions: Form of the actions.
+        state_width: Width of the LSTM, or 0.
+        spare: Number of columns in addition to one for each row; 0 if every batch has all rows.
     """
 
     def __init__(
@@ -107,7 +171,7 @@ class Rollout:
         self._acts, self._carries = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
         self._starts = np.zeros(shape, np.bool_)
         self._last_values = np.zeros(columns, np.float32)
-        self._masks: NDArray[np.bool_] | None = None  # made when the first one comes
+        self._masks: NDArray[np.bool_] | None = None  # allocated when the first one arrives
         self._mask_shape = (*shape, actions.num_logits)
         self._states = torch.zeros(2, columns, state_width) if state_width else None
         self._column, self._cursor = np.arange(rows), np.zeros(rows, np.int64)
@@ -117,20 +181,20 @@ class Rollout:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there are enough full columns for an update."""
+        """Whether the rollout has enough full columns for an update."""
         return len(self._full) >= self.rows
 
     def _at(self, rows: Index, back: int = 0) -> Any:
-        """Where rows write, or wrote last."""
+        """Return the index of the entries of rows, `back` steps before the next one."""
         if self._together:
             return int(self._cursor[0]) - back
         return self._cursor[rows] - back, self._column[rows]
 
     def finish(self, batch: Batch, rows: Index) -> NDArray[np.int64]:
-        """Write down what came of the last actions; returns rows whose columns lack only a last value."""
-        # Before its first action a row has nothing to finish: what is written then is written over later.
+        """Store the outcome of the last actions; return the rows whose columns lack only a last value."""
+        # Before its first action a row has no entry to finish; the values written here are overwritten later.
         at, carries = self._at(rows, 1), ~batch.resets
-        # An agent that has not acted yet may be rewarded: no action is to blame for it.
+        # A reward without a transition belongs to no action.
         self._rewards[at] = np.where(carries, batch.rewards, 0)
         self._terminations[at], self._truncations[at] = batch.terminations, batch.truncations
         self._carries[at] = carries
@@ -140,7 +204,7 @@ class Rollout:
         return full
 
     def close(self, rows: NDArray[np.int64], last_values: NDArray[np.float32]) -> None:
-        """Columns of these rows are full, and what they see now is worth this much; they begin fresh ones."""
+        """Mark the columns of `rows` as full, store their last values, and give each row a free column."""
         columns = self._column[rows]
         self._last_values[columns] = last_values
         self._full.extend(columns.tolist())
@@ -159,9 +223,9 @@ class Rollout:
         state: Tensor | None,
         masks: NDArray[np.bool_] | None,
     ) -> None:
-        """Write down what rows see and do now; `state` is what an LSTM had before it saw that."""
+        """Store observations and actions of rows; `state` is the LSTM's state before this step."""
         at = self._at(rows)
-        self._obs[at] = batch.obs  # a copy: the arena's rows are written again by the next step
+        self._obs[at] = batch.obs  # a copy, because the next step overwrites the rows of the arena
         self._actions[at], self._log_probs[at] = actions.cpu(), log_probs.cpu()
         self._values[at] = values.cpu()
         self._acts[at], self._starts[at] = batch.mask, batch.resets
@@ -178,7 +242,7 @@ class Rollout:
         self._cursor[rows] += 1
 
     def take(self) -> Experience:
-        """The columns for an update. They are free again after `release`."""
+        """Take the columns for an update; `release` frees them again."""
         self._taken, self._full = self._full[: self.rows], self._full[self.rows :]
         chosen: Any = slice(None) if self._together else np.array(self._taken)
 
@@ -206,19 +270,19 @@ class Rollout:
         )
 
     def release(self) -> None:
-        """The columns last taken may be written again."""
+        """Free the columns last taken."""
         if not self._together:
             self._free.extend(reversed(self._taken))
         self._taken = []
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it, to go on from; nothing if all columns are empty."""
+        """Return the whole state; an empty dict if all columns are empty."""
         if not self._full and not self._cursor.any():
             return {}
         return {name: _copied(value) for name, value in vars(self).items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a saved state."""
         for name, value in state.items():
             setattr(self, name, _copied(value))
 
@@ -226,16 +290,16 @@ class Rollout:
 def without_unfinished(
     acts: NDArray[np.bool_], carries: NDArray[np.bool_], ends: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Leave out the last actions of columns that end while their rows wait.
+    """Exclude the last action of each column that ends while its row waits for other agents.
 
-    What a row is paid while it waits belongs to its last action, and some of that comes in the next column.
-    Such an action is not learnt from; its value is what the one before it is bootstrapped with.
+    Rewards of a waiting row belong to its last action, and some of them arrive in the next column. Such an
+    action is not learnt from; its value bootstraps the action before it. Returns new `acts` and `carries`.
     """
     waiting = np.flatnonzero(~acts[-1] & carries[-1])
     if not len(waiting):
         return acts, carries
     acts, carries = acts.copy(), carries.copy()
-    known = acts | ends | ~carries  # where one need not look farther back
+    known = acts | ends | ~carries  # where the search backwards ends
     steps = len(acts) - 1 - known[::-1, waiting].argmax(0)
     open_ = acts[steps, waiting] & ~ends[steps, waiting]
     steps, columns = steps[open_], waiting[open_]
@@ -250,10 +314,16 @@ def _copied(value: Any) -> Any:
 
 
 def discounted_sums(experience: Experience, gamma: float, sums: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The discounted sum of rewards so far at each entry; `sums` goes on from column to column of a row."""
+    """Compute the discounted sum of past rewards at each entry.
+
+    Args:
+        experience: Entries.
+        gamma: Discount.
+        sums: Sum of each row before its columns; updated in place to the sum after them.
+    """
     found = np.empty_like(experience.rewards)
     left = np.arange(len(experience.rows))
-    while len(left):  # a row may have several columns, in order of time: one at a time
+    while len(left):  # a row may have several columns; take one of each row at a time, the oldest first
         rows, first = np.unique(experience.rows[left], return_index=True)
         columns = left[first]
         now = sums[rows]

@@ -1,10 +1,10 @@
-"""A run is a folder: what was asked for, what came of it, and all that is needed to go on.
+"""Run folders: settings, metrics, policy and checkpoint of a training run.
 
 config.json       algorithm, env and settings
-metrics.jsonl     a line per update, only ever appended to
-events.out.*      the same for TensorBoard, under CleanRL's names
-policy.pt         the policy: `load` gives it back
-checkpoint.pt     all of the learner: `resume` goes on from there
+metrics.jsonl     one line per update, append-only
+events.out.*      the same metrics for TensorBoard, under CleanRL's names
+policy.pt         the policy; read by `load`
+checkpoint.pt     the whole state of the learner; read by `resume`
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shoal.rows.layout import layout
 from shoal.vector.multiprocessing import Multiprocessing
 from shoal.vector.vec import VectorEnv
 
-SCALARS = {  # CleanRL's names
+SCALARS = {  # CleanRL's names for TensorBoard
     "policy": "losses/policy_loss",
     "value": "losses/value_loss",
     "entropy": "losses/entropy",
@@ -42,15 +42,16 @@ SCALARS = {  # CleanRL's names
 
 
 class Run:
-    """Writes a run's folder while it goes on. Call it after each update.
+    """Writer of a run folder. Pass it to `PPO.train` as `on_update`.
 
     Args:
-        folder: Which; it must not hold another run.
-        ppo: The learner.
-        env: As it was asked for.
-        env_kwargs: Likewise.
-        checkpoint_seconds: How often all of the learner is saved, beside after the first update and at the
-            end.
+        folder: Folder to write; it must not contain another run.
+        ppo: Learner to save.
+        env: Name of the env, from which `resume` makes it again.
+        env_kwargs: Arguments for the env.
+        checkpoint_seconds: Seconds between two checkpoints. A checkpoint is also written after the first
+            update and at the end.
+        resumed: Whether to continue the run that the folder contains.
     """
 
     def __init__(
@@ -65,19 +66,19 @@ class Run:
     ) -> None:
         if not isinstance(env, str):
             raise ArgumentTypeError(
-                "env: expected the name that the run is to be resumed by, such as path/to/file.py:Class, got "
+                "env: expected a name, by which the run can be resumed, such as path/to/file.py:Class, got "
                 f"{env!r}"
             )
         self.folder, self._ppo, self._env = Path(folder), ppo, {"env": env, "env_kwargs": env_kwargs or {}}
         if resumed:
-            self._cut(ppo.updates)
+            self._drop_updates_after(ppo.updates)
         else:
             if (self.folder / "checkpoint.pt").exists():
                 raise ArgumentError(
-                    f"{self.folder} holds a run already: choose another folder, or go on with it (--resume; "
+                    f"{self.folder} contains a run already: choose another folder, or resume it (--resume; "
                     "in Python shoal.learn.resume)"
                 )
-            # A run that was killed in its first update has saved nothing, and nothing is lost with it.
+            # A run that was killed in its first update has no checkpoint, so its files can be removed.
             self.folder.mkdir(parents=True, exist_ok=True)
             for left in (self.folder / "metrics.jsonl", *self.folder.glob("events.out.tfevents.*")):
                 left.unlink(missing_ok=True)
@@ -92,23 +93,23 @@ class Run:
         self._checkpoint_seconds, self._saved = checkpoint_seconds, time.monotonic()
         self._saved_updates = ppo.updates if resumed else -1
 
-    def _cut(self, updates: int) -> None:
-        """Forget the updates after the checkpoint: they will be made again."""
+    def _drop_updates_after(self, updates: int) -> None:
+        """Remove the metrics of updates after the checkpoint, because training repeats those updates."""
         path = self.folder / "metrics.jsonl"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        if lines and not lines[-1].endswith("\n"):  # the machine went down while it was written
+        if lines and not lines[-1].endswith("\n"):  # the machine stopped while writing the line
             lines.pop()
         _write(path, "".join(line for line in lines if json.loads(line)["updates"] <= updates).encode())
 
     def history(self) -> list[Update]:
-        """The updates that it has written down, those before a resume included."""
+        """Read the updates in the folder, including those before a resume."""
         self._metrics.flush()
         return [
-            self._update(json.loads(line))
+            self._update_from(json.loads(line))
             for line in (self.folder / "metrics.jsonl").read_text().splitlines()
         ]
 
-    def _update(self, figures: dict[str, Any]) -> Update:
+    def _update_from(self, figures: dict[str, Any]) -> Update:
         known: dict[str, Any] = {
             name: math.nan if value is None else value for name, value in figures.items()
         }
@@ -116,7 +117,7 @@ class Run:
         return Update(total_steps=self._ppo.config.total_steps, losses=losses, **known)
 
     def __call__(self, update: Update) -> None:
-        """Write down how it stands."""
+        """Write an update to the folder, and a checkpoint if it is due."""
         figures = {
             "steps": update.steps,
             "updates": update.updates,
@@ -135,7 +136,7 @@ class Run:
             self._flush_due = now + 1
         if now >= self._board_due:
             self._to_board(update)
-            # So seldom that it costs a quarter of a percent, however short updates are.
+            # TensorBoard may take at most a quarter of a percent of the time, also if updates are short.
             took = time.monotonic() - now
             self._board_due = now + 400 * took
         if self._saved_updates < 0 or now - self._saved >= self._checkpoint_seconds:
@@ -155,17 +156,17 @@ class Run:
                 self._board.add_scalar(name, value, update.steps)
 
     def save(self) -> bool:
-        """Save policy and learner; False if the envs are not in it, because they cannot be pickled."""
+        """Save policy and learner; return False if the envs are not saved, because they cannot be pickled."""
         self._metrics.flush()
         save_policy(self.folder, self._ppo, self._env)
         state = self._ppo.state_dict()
-        config = {**asdict(self._ppo.config), **_as_made(self._ppo.vec)}
+        config = {**asdict(self._ppo.config), **_vec_settings(self._ppo.vec)}
         _save(self.folder / "checkpoint.pt", {**self._env, "config": config, "state": state})
         self._saved, self._saved_updates = time.monotonic(), self._ppo.updates
         return state["collector"]["envs"] is not None
 
     def close(self) -> None:
-        """Save, unless nothing has happened since, and write what is left."""
+        """Save the updates since the last checkpoint, and close all files."""
         if self._saved_updates != self._ppo.updates:
             self.save()
         self._metrics.close()
@@ -175,18 +176,18 @@ class Run:
             self._board.close()
 
     def __enter__(self) -> Self:
-        """For ``with``."""
+        """Return the writer itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close it; after an error all that is saved is what was saved before."""
+        """Close the run; after an error, do not save again."""
         if kind is not None:
             self._saved_updates = self._ppo.updates
         self.close()
 
 
-def _as_made(vec: VectorEnv) -> dict[str, Any]:
-    """Settings that make envs which a snapshot fits, also on a machine with more cores or fewer."""
+def _vec_settings(vec: VectorEnv) -> dict[str, Any]:
+    """Return settings that make an equal vec on any machine, so that a snapshot of its envs fits."""
     backend = type(vec).__name__.lower()
     return {
         "num_envs": vec.num_rows // vec.agents_per_env,
@@ -196,7 +197,13 @@ def _as_made(vec: VectorEnv) -> dict[str, Any]:
 
 
 def save_policy(folder: Path, ppo: PPO, env: dict[str, Any]) -> None:
-    """What `load` needs."""
+    """Write ``policy.pt``, which `load` reads.
+
+    Args:
+        folder: Run folder.
+        ppo: Learner with the policy.
+        env: Name and arguments of the env, to save with the policy.
+    """
     config, policy = ppo.config, ppo.policy
     _save(
         folder / "policy.pt",
@@ -217,17 +224,17 @@ def save_policy(folder: Path, ppo: PPO, env: dict[str, Any]) -> None:
 
 
 def load(run: str | os.PathLike[str], *, encoder: torch.nn.Module | None = None) -> Policy:
-    """The policy of a run, ready to act.
+    """Load the policy of a run, ready to act.
 
-    Only load what you trust: like every pickle, it can run code.
+    Only load files that you trust: like every pickle, they can run code.
 
     Args:
-        run: Its folder.
-        encoder: A module like the one it was trained with, if it was one of your own.
+        run: Run folder.
+        encoder: Module like the one that the policy was trained with, if not the default encoder.
     """
     saved = read(run, "policy.pt")
     if saved["own_encoder"] != (encoder is not None):
-        expected = "the encoder of your own that it has" if saved["own_encoder"] else "None"
+        expected = "a module like the one the policy was trained with" if saved["own_encoder"] else "None"
         raise ArgumentError(f"encoder: expected {expected}, got {encoder}")
     plan = layout(saved["observation_space"])
     policy = Policy(plan, saved["action_space"], encoder=encoder, **saved["arguments"])
@@ -237,14 +244,16 @@ def load(run: str | os.PathLike[str], *, encoder: torch.nn.Module | None = None)
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run to go on with."""
+    """A learner restored from a run folder."""
 
     ppo: PPO
-    """As it was when last saved."""
+    """Learner in the state of the last checkpoint."""
     env: str
+    """Name of the env."""
     env_kwargs: dict[str, Any]
+    """Arguments of the env."""
     exact: bool
-    """Whether its envs go on where they were; else they could not be saved, and begin new episodes."""
+    """Whether the envs continue their episodes; False if they were not saved and begin new ones."""
 
 
 def resume(
@@ -254,14 +263,17 @@ def resume(
     torch_threads: int | None = None,
     encoder: torch.nn.Module | None = None,
 ) -> Resumed:
-    """The learner of a run as it was when last saved. Pass ``resumed=True`` to a `Run` that goes on with it.
+    """Restore the learner of a run from its last checkpoint.
+
+    To continue the run folder too, pass ``resumed=True`` to `Run`.
 
     Args:
-        run: Its folder.
-        total_steps: How far to go, if not as far as it was to; training then goes on, but not bit for bit
-            as if it had been asked for at once, because the learning rate falls with it.
-        torch_threads: Instead of those that the run has had, by which the last digits may change.
-        encoder: A module like the one it was trained with, if it was one of your own.
+        run: Run folder.
+        total_steps: New number of steps; by default that of the run. With a new number, the result differs
+            from that of a run which had it from the start, because the learning rate depends on it.
+        torch_threads: New number of threads; by default those of the run. A new number may change the last
+            digits of results.
+        encoder: Module like the one that the policy was trained with, if not the default encoder.
     """
     saved = read(run, "checkpoint.pt")
     done = saved["state"]["collector"]["steps"]
@@ -284,10 +296,14 @@ def resume(
 
 
 def read(run: str | os.PathLike[str], name: str) -> dict[str, Any]:
-    """A file of a run.
+    """Read a file of a run folder.
+
+    Args:
+        run: Run folder.
+        name: Name of the file.
 
     Raises:
-        ArgumentError: If it is not there.
+        ArgumentError: If the file is missing or damaged.
     """
     path = Path(run) / name
     if not path.exists():
@@ -309,14 +325,14 @@ def read(run: str | os.PathLike[str], name: str) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    """JSON has no word for what is not a number."""
+    """Replace NaN and inf by None, because JSON has neither."""
     return None if math.isnan(value) or math.isinf(value) else value
 
 
 def _save(path: Path, value: Any) -> None:
     part = path.with_suffix(".part")
     torch.save(value, part)
-    part.replace(path)  # at once: who is cut off leaves the last one whole
+    part.replace(path)  # atomic: if the process is killed, the previous file stays whole
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -326,7 +342,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _tensorboard(folder: Path, steps: int | None) -> Any:
-    """To write to; what it shows after `steps` will be made again."""
+    """Open a TensorBoard writer, and hide its events after `steps`; None if TensorBoard is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

@@ -1,4 +1,4 @@
-"""Ctrl-C ends training at a moment that can be saved."""
+"""Ctrl-C and SIGTERM: end training between two updates, when the run can be saved."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from shoal.learn.ppo import PPO
 
 @contextmanager
 def stop_on_signals(ppo: PPO) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM stop training after the update under way; a second one interrupts at once.
+    """Make Ctrl-C and SIGTERM stop training after the current update; a second signal interrupts at once.
 
     Args:
-        ppo: The learner. Only the main thread may call this.
+        ppo: Learner to stop. Only the main thread may enter the block.
 
     Example:
         >>> from shoal.learn import PPO, PPOConfig, stop_on_signals

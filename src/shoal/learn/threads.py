@@ -1,8 +1,9 @@
-"""How many threads torch has, while a policy acts and while it learns.
+"""Thread counts of torch while a policy acts and while it learns.
 
-Threads that share a little work wait for each other longer than they help. And torch's threads wait without
-sleeping, so that after each batch they are in the way of whoever steps envs: so processes that do leave the
-policy one thread to act with. While it learns in sync they stand still, and there is a core for each thread.
+Threads that share little work wait for each other longer than they save. Torch's threads also wait without
+sleeping, so that after each batch they take cores from processes that step envs: with such processes, the
+policy acts on one thread. In sync mode those processes are idle while the policy learns, and learning may
+use all cores.
 """
 
 from __future__ import annotations
@@ -19,46 +20,55 @@ from shoal.learn.ppo_config import PPOConfig
 from shoal.vector.multiprocessing import Multiprocessing
 from shoal.vector.vec import VectorEnv
 
-WORTH_SHARING = 1 << 24  # operations of a batch
+WORTH_SHARING = 1 << 24  # operations per batch, from which several threads are faster
 
 
 class Threads(NamedTuple):
-    """Of torch, and an LSTM's own. Sums in another order have other last digits, so a run keeps them."""
+    """Thread counts. A run keeps them, because the order of sums changes the last digits of results."""
 
     acting: int = 1
+    """Torch threads while the policy acts."""
     learning: int = 1
+    """Torch threads while the policy learns."""
     lstm: int = 1
+    """Threads of the core for an LSTM."""
 
 
 def choose_threads(policy: Policy, vec: VectorEnv, config: PPOConfig) -> Threads:
-    """As many as help."""
+    """Choose thread counts for acting, learning and the LSTM."""
     asked = config.torch_threads
     if asked is not None:
         return Threads(asked, asked, asked)
     if config.mode != "sync":
         return Threads()
-    acting, learning = threads_to_act(policy, vec), _threads_for(policy, config.minibatch_size)
-    if policy.lstm is not None and not any(True for _ in policy.encoder.parameters()):
-        # It has most of the work, and torch's threads would be in the way of its own.
-        return Threads(lstm=learning)
+    acting, learning = acting_threads(policy, vec), _threads_for(policy, config.minibatch_size)
+    if _lstm_has_most_work(policy):
+        return Threads(acting, lstm=learning)
     return Threads(acting, learning, learning)
 
 
-def threads_to_act(policy: Policy, vec: VectorEnv) -> int:
+def acting_threads(policy: Policy, vec: VectorEnv) -> int:
     """Choose the number of torch threads for one forward pass over all rows of the vec."""
-    return 1 if isinstance(vec, Multiprocessing) else _threads_for(policy, vec.num_rows)
+    if isinstance(vec, Multiprocessing) or _lstm_has_most_work(policy):
+        return 1
+    return _threads_for(policy, vec.num_rows)
+
+
+def _lstm_has_most_work(policy: Policy) -> bool:
+    """Return whether torch's threads would only be in the way of those of the LSTM, which are not torch's."""
+    return policy.lstm is not None and not any(True for _ in policy.encoder.parameters())
 
 
 def _threads_for(policy: Policy, rows: int) -> int:
-    # A weight is multiplied and added once for each row, and more often in a convolution.
+    # Each weight costs a multiplication and an addition per row, and more in a convolution.
     operations = 2 * rows * sum(weights.numel() for weights in policy.parameters())
-    cores = min(usable_cores(), torch.get_num_threads())  # fewer, if OMP_NUM_THREADS or the user says so
+    cores = min(usable_cores(), torch.get_num_threads())  # fewer, if set by OMP_NUM_THREADS or the user
     return cores if operations >= WORTH_SHARING else 1
 
 
 @contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Give torch `count` threads inside the block, and as many as before after it."""
+def use_torch_threads(count: int) -> Iterator[None]:
+    """Set the number of torch threads inside the block, and restore it afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,4 +1,4 @@
-"""The kit for compiled envs: write Python, step at the speed of C. `NativeEnv` says how."""
+"""Compiled envs: write an env in Python and step it at the speed of C. See `NativeEnv`."""
 
 from shoal.native.env import NativeEnv, is_native
 from shoal.native.rng import Rng

@@ -1,8 +1,10 @@
-"""What a kernel does for a run of envs: the rules of episodes around an env's own `reset` and `step`.
+"""Bodies: the loop of a kernel over its envs, which applies the rules of episodes around `reset` and `step`.
 
-Both bodies are plain functions over arrays, one entry per env. Compiled, they are the kernel that the pool's
-threads run; with ``debug=True`` they run as they stand. `Parts` are what they call. They return how many rows
-have acted and, in the upper half, how many episodes have ended.
+`shoal.stepping.episodes` states the rules; `tests/stepping/test_episodes.py` holds both bodies to them.
+
+Both bodies are plain functions over arrays with one entry per env. Compiled, a body is the kernel that the
+thread pool runs. With ``debug=True`` it runs as plain Python. `Parts` holds the functions that a body calls.
+A body returns the number of rows that acted (low 32 bits) and the number of episodes that ended (high bits).
 """
 
 from __future__ import annotations
@@ -11,25 +13,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-# Verbs of a kernel: a step, as each autoreset mode has it, and a reset of the envs that are `chosen`.
+# Verbs of a kernel: a step in each autoreset mode, and a reset of the envs that are `chosen`.
 STEP_NEXT, STEP_SAME, STEP_DISABLED, RESET = range(4)
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a body calls.
+    """The functions that a body calls, and its settings.
 
     Attributes:
-        step: The env's, with all it may ask for: state, action(s), rng, obs, config, and for several agents
-            rewards, terminated and alive.
-        reset: The env's: state, rng, obs, alive, config.
-        result: What a step returned -> reward, terminated, truncated.
-        rng_at: The stream of an env, from the array of all.
-        config_at: The config of an env, likewise.
-        max_steps: After which an episode is truncated; 0 for never.
-        wrap: Makes a function that a body can call; the identity in Python.
-        wrap_apart: The same for one whose arrays do not overlap.
-        is_straight: Whether `step` can be called for envs that need no step: see `straight.py`.
+        step: The env's step. It takes all possible arguments: state, action(s), rng, obs, config, and for
+            several agents also rewards, terminated and alive.
+        reset: The env's reset. It takes all possible arguments: state, rng, obs, alive, config.
+        result: Converts the return value of a step into reward, terminated, truncated.
+        rng_at: Returns the random stream of env `i` from the array of all streams.
+        config_at: Returns the config of env `i` from the array of all parameters.
+        max_steps: The number of steps after which an episode is truncated; 0 for no limit.
+        wrap: Compiles an inner function of a body; in plain Python it returns the function unchanged.
+        wrap_apart: Does the same for a function whose arrays do not overlap.
+        is_straight: Whether `step` may be called for envs that need no step: see `straight.py`.
     """
 
     step: Callable[..., Any]
@@ -44,11 +46,10 @@ class Parts:
 
 
 def single(parts: Parts) -> Callable[..., int]:
-    """Envs with one agent each.
+    """Return the body for envs with one agent each.
 
-    An env that waits for its reset has no step. If its `step` is straight, it gets one all the same, which
-    the reset makes good: then all envs of a chunk are the same to the compiler, and are stepped several at a
-    time.
+    An env that waits for its reset needs no step. If `step` is straight, it is called for such an env too,
+    and the reset overwrites the result. The loop then has no branch, so the compiler can vectorise it.
     """
     step, reset, result, rng_at, config_at = (
         parts.step,
@@ -135,6 +136,7 @@ def single(parts: Parts) -> Callable[..., int]:
                         rngs[i, 1] = 0
                     mask[i] = starts[i] = True
                     begin(i, states, bytes_of_states, rngs, parameters, observations, mask)
+                if chosen[i] or terminations[i] or truncations[i]:
                     returns[i] = 0.0
                     lengths[i] = 0
                 rewards[i] = 0.0
@@ -146,7 +148,7 @@ def single(parts: Parts) -> Callable[..., int]:
             resets, starts, returns, lengths,
         )  # fmt: skip
         for i in range(len(states)):
-            if not starts[i]:  # goes on, as nearly all do
+            if not starts[i]:  # the episode goes on, as in nearly all envs
                 continue
             if mask[i]:
                 ended += 1
@@ -157,7 +159,8 @@ def single(parts: Parts) -> Callable[..., int]:
                 else:
                     mask[i] = False
             else:
-                rewards[i] = 0.0
+                rewards[i] = returns[i] = 0.0
+                lengths[i] = 0
                 terminations[i] = truncations[i] = False
                 resets[i] = True
                 if verb == STEP_NEXT:
@@ -169,7 +172,7 @@ def single(parts: Parts) -> Callable[..., int]:
 
 
 def several(parts: Parts) -> Callable[..., int]:
-    """Envs with several agents each; the rules for them are those of `shoal.Env`."""
+    """Return the body for envs with several agents each. The rules for agents are those of `shoal.Env`."""
     step, reset, rng_at, config_at = parts.step, parts.reset, parts.rng_at, parts.config_at
     max_steps = parts.max_steps
 
@@ -194,7 +197,7 @@ def several(parts: Parts) -> Callable[..., int]:
             for agent in range(agents):
                 acting[i, agent] = mask[i, agent]
                 goes_on |= mask[i, agent]
-                if terminations[i, agent] or truncations[i, agent]:  # in the last step, which reported them
+                if terminations[i, agent] or truncations[i, agent]:  # ended in the last step
                     returns[i, agent] = 0.0
                     lengths[i, agent] = 0
                 rewards[i, agent] = 0.0
@@ -226,8 +229,8 @@ def several(parts: Parts) -> Callable[..., int]:
             over = True
             for agent in range(agents):
                 if acting[i, agent]:
-                    finished[i, agent] = False  # it may have returned
-                if finished[i, agent]:  # what the env still writes for it is dropped
+                    finished[i, agent] = False  # the agent may have returned
+                if finished[i, agent]:  # drop what the env still writes for this agent
                     rewards[i, agent] = 0.0
                     terminations[i, agent] = False
                 elif terminations[i, agent]:
@@ -242,8 +245,8 @@ def several(parts: Parts) -> Callable[..., int]:
                 if acts:
                     acted += 1
                     lengths[i, agent] += 1
-                # When the time is up, or the env has ended without a flag for them, agents are truncated that
-                # have acted or were rewarded; the others had no part in the episode.
+                # At the step limit, or if the env ends without a flag for an agent, the agent is truncated if
+                # it has acted or got a reward. The other agents had no part in the episode.
                 took_part = (acts or not begins or returns[i, agent] != 0.0) and not finished[i, agent]
                 if took_part and (late or (over and not terminations[i, agent])):
                     truncations[i, agent] = True

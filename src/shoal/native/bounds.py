@@ -1,8 +1,8 @@
-"""Bounds: which values a parameter or a field of the state may be given from outside.
+"""Bounds: the values that a caller may set for a parameter or a field of the state.
 
-A kernel trusts both: a number that its author never thought of may be an index, or the end of a loop. So a
-field of the state can be set only if the class declares bounds for it. A parameter is meant to be set, and
-may have any value of its dtype unless it has bounds.
+A kernel does not check either: an unexpected number may be used as an index, or as the end of a loop. So a
+field of the state can be set only if the class declares bounds for it. A parameter is meant to be set. It may
+have any value of its dtype, unless the class declares bounds.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Bounds:
 
 
 def bounds_of(cls: str, declared: Any, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Bounds]:
-    """What a class declares, checked.
+    """Check the bounds that a class declares, and return them.
 
     Args:
         cls: The name of the class.
-        declared: A pair for each name.
-        dtypes: Of all that can have bounds.
+        declared: A pair (low, high) for each name.
+        dtypes: The dtypes of all fields and parameters that can have bounds.
 
     Raises:
-        NativeError: If a name is none of these, or its bounds are no bounds.
+        NativeError: If a name is unknown, or its bounds are not valid.
     """
     if not isinstance(declared, Mapping):
         raise NativeError(f'{cls}.bounds: expected a dict, such as {{"place": (0, 9)}}, got {declared!r}')
@@ -69,27 +69,27 @@ def _bounds(pair: Any, shape: tuple[int, ...]) -> Bounds | None:
             if each.dtype.kind not in "biuf":
                 return None
         return bounds if (bounds.low <= bounds.high).all() else None
-    except (TypeError, ValueError):  # not two, or of other shapes
+    except (TypeError, ValueError):  # not a pair, or the shapes do not match
         return None
 
 
 def fitting(name: str, values: Any, dtype: np.dtype[Any], bounds: Bounds | None) -> NDArray[Any]:
-    """Values in their dtype.
+    """Convert values to their dtype and check them.
 
     Raises:
-        ArgumentTypeError: If they are of another kind.
-        ArgumentError: If the dtype cannot hold one, or one is outside of the bounds. NaN and inf are outside
-            of all bounds.
+        ArgumentTypeError: If the values have a dtype that cannot be cast.
+        ArgumentError: If the dtype cannot hold a value, or a value is outside the bounds. NaN and inf are
+            outside all bounds.
     """
     given = np.asarray(values)
     if not np.can_cast(given.dtype, dtype, "same_kind"):
         raise ArgumentTypeError(f"{name}: expected {dtype}, got {given.dtype}")
     with np.errstate(over="ignore"):
         cast = given.astype(dtype)
-    # A float may lose digits; a finite one must stay finite. All else must stay what it is.
+    # A float may lose digits, but a finite float must stay finite. Other values must stay equal.
     wrong = np.isfinite(cast) != np.isfinite(given) if dtype.kind == "f" else cast != given
     if wrong.any():
-        raise ArgumentError(f"{name}: expected what {dtype} can hold, got {given[wrong].flat[0]}")
+        raise ArgumentError(f"{name}: expected values that {dtype} can hold, got {given[wrong].flat[0]}")
     if bounds is not None:
         wrong = ~((bounds.low <= cast) & (cast <= bounds.high) & np.isfinite(cast))
         if wrong.any():

@@ -1,12 +1,13 @@
-"""Kernels on disk, each under the name of all that it was made of: none is ever out of date.
+"""The disk cache of kernels. A file is named by a hash of all inputs, so a cached kernel is never outdated.
 
 Guarantees
-  - A file is read only if this user owns it and its folder, and no other user may write to either: what it
-    contains is unpickled and run.
-  - A file is used only if it is whole: it begins with a digest of its key and of all that follows, which is
-    compared before anything is unpickled. Anything else is as if it were not there.
-  - A file appears under its name whole, or not at all.
-  - While a process compiles a kernel, others that want the same one wait for it. If it is killed, they go on.
+  - A file is read only if this user owns it and its folder, and no other user may write to either, because
+    its content is unpickled and run.
+  - A file is used only if it is complete. It begins with a digest of its key and of the data that follows.
+    The digest is compared before anything is unpickled. A file with a wrong digest counts as missing.
+  - Files are replaced atomically: a name never stands for a half-written file.
+  - While a process compiles a kernel, other processes that want the same kernel wait for it. If that process
+    is killed, another one goes on.
 """
 
 from __future__ import annotations
@@ -29,23 +30,26 @@ import llvmlite
 import numba
 import numpy as np
 from numba.core.compiler import CompileResult
+from numba.core.environment import Environment
 from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
 
 DIGEST = hashlib.sha256().digest_size
 PATIENCE = 300.0  # seconds to wait for another process that compiles; it may have been stopped
-LOOK = 0.02  # seconds between two looks at a lock
+# The symbol by which a recursive function calls itself: Numba resolves it only when it compiles.
+UNRESOLVED = b".numba.unresolved$"
+LOOK = 0.02  # seconds between two attempts to take a lock
 
 
 def folder() -> Path:
-    """``$SHOAL_CACHE_DIR``, or ``shoal`` in the user's cache."""
+    """Return the cache folder: ``$SHOAL_CACHE_DIR``, or ``shoal`` in the user's cache folder."""
     if own := os.environ.get("SHOAL_CACHE_DIR"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "shoal"
 
 
 def key_of(fingerprint: str, *, checked: bool) -> str:
-    """Name the kernel of a class with its config, for this machine and these versions."""
+    """Return the cache key of a kernel, for this machine and the installed versions."""
     known = (
         fingerprint,
         checked,
@@ -63,7 +67,7 @@ def key_of(fingerprint: str, *, checked: bool) -> str:
 
 @cache
 def _kit() -> str:
-    """The text of those files here of which something is in every kernel."""
+    """Return a hash of the files of this folder whose code is part of every kernel."""
     names = (
         "bodies",
         "cache",
@@ -81,14 +85,14 @@ def _kit() -> str:
 
 
 class Store:
-    """The place of one kernel, as Numba asks for it. Used as a context: its end is the end of the lock.
+    """The cache entry of one kernel, with the methods that Numba calls. Leaving its context frees its lock.
 
     Args:
-        key: Of the kernel.
-        check: Raises if what was compiled is not to be kept.
+        key: The key of the kernel.
+        check: A function that raises if the compiled kernel must not be stored.
 
     Attributes:
-        refusal: Why the kernel is not kept on disk; "" if it is.
+        refusal: The reason why the kernel was not stored on disk; "" if it was stored.
     """
 
     def __init__(self, key: str, check: Callable[[], None]) -> None:
@@ -101,19 +105,22 @@ class Store:
 
     def __exit__(self, *error: object) -> None:
         if self._lock is not None:
-            # Still locked: those that wait for it see that the name is gone, or stands for another file.
+            # Unlink while locked: waiting processes see that the name is gone or belongs to another file.
             with suppress(OSError), _opened(folder()) as place:
                 os.unlink(f"{self._key}.lock", dir_fd=place)
             os.close(self._lock)
             self._lock = None
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """The kernel, if it is there and whole. If it is not, no other process compiles it until the end."""
+        """Load the kernel; return None if it is missing, so that Numba compiles it.
+
+        In that case this process holds the lock until `__exit__`, if the folder is writable.
+        """
         context.refresh()
         found = self._load(context)
         if found is not None:
             return found
-        with suppress(OSError):  # where nothing can be written there is no lock
+        with suppress(OSError):  # without a writable folder there is no lock
             _make(folder())
             with _opened(folder()) as place:
                 self._lock = _locked(place, f"{self._key}.lock")
@@ -126,17 +133,20 @@ class Store:
             if data[:DIGEST] != self._digest(data[DIGEST:]):
                 return None
             return CompileResult._rebuild(context, *pickle.loads(data[DIGEST:]))
-        except Exception:  # not there, not ours, or of a module that is not there: it is made anew
+        except Exception:  # missing, not safe, or it needs a module that is missing: compile again
             return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Keep it, if the disk can be written and the code does not point into this process."""
+        """Store the kernel, if the folder is writable and the code has no pointers into this process."""
         self._check()
         if compiled.library.has_dynamic_globals:
             self.refusal = "it points into the memory of this process"
             return
         try:
-            data = dumps(compiled._reduce())
+            data = dumps(_portable(compiled._reduce()))
+            if UNRESOLVED in data:
+                self.refusal = "a function of it calls itself"
+                return
             _make(folder())
             with _opened(folder()) as place:
                 _write(place, self._name, self._digest(data) + data)
@@ -146,12 +156,27 @@ class Store:
             self.refusal = str(error)
 
     def _digest(self, data: bytes) -> bytes:
-        """Of the key too: a file that was given another name is not that kernel."""
+        """Return the digest of key and data. The key is included so that a renamed file does not match."""
         return hashlib.sha256(self._key.encode() + data).digest()
 
 
+def _portable(part: Any) -> Any:
+    """Let no part of a kernel name the env's module, which another process may not be able to import.
+
+    Numba imports that module for the globals of an environment. A kernel reads only its constants.
+    """
+    if isinstance(part, tuple):
+        return tuple(map(_portable, part))
+    if not isinstance(part, Environment):
+        return part
+    copy = Environment({"__name__": __name__})
+    copy.consts[:] = part.consts
+    copy.env_name = part.env_name
+    return copy
+
+
 def _make(path: Path) -> None:
-    """Make the folder, and those above it, for this user alone whatever the umask is."""
+    """Create the folder and its parents with access for this user only, whatever the umask is."""
     if path.is_dir():
         return
     if path.parent != path:
@@ -162,10 +187,10 @@ def _make(path: Path) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """The folder as a descriptor, so that what was checked is what is used.
+    """Open the folder as a descriptor, so that the folder that was checked is the one that is used.
 
     Raises:
-        OSError: If it is not there, or if others may write into it.
+        OSError: If the folder is missing, or other users may write into it.
     """
     place = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -185,7 +210,7 @@ def _check_ours(descriptor: int) -> None:
 
 
 def _read(place: int, name: str) -> bytes:
-    # Whatever has that name, a link or a pipe say: it is neither followed nor waited for.
+    # Do not follow a symbolic link, and do not block on a pipe, if one has this name.
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)
     with os.fdopen(descriptor, "rb") as file:
         _check_ours(descriptor)
@@ -206,16 +231,16 @@ def _write(place: int, name: str, data: bytes) -> None:
 
 
 def _locked(place: int, name: str) -> int:
-    """The descriptor of a file that is locked until it is closed, by the end of this process at the latest.
+    """Lock a file and return its descriptor. Closing the descriptor, or the end of the process, unlocks it.
 
     Raises:
-        OSError: If there can be no lock, or another process has held it for too long.
+        OSError: If the file cannot be locked, or another process has held the lock for too long.
     """
     until = time.monotonic() + PATIENCE
     while True:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=place)
         try:
-            # A child that was forked during a compilation keeps its lock; but the name is gone after that.
+            # A child that was forked during a compilation keeps the lock, but the name is unlinked later.
             while _is_named(descriptor, name, place):
                 if _locks(descriptor) and _is_named(descriptor, name, place):
                     return descriptor
@@ -225,7 +250,7 @@ def _locked(place: int, name: str) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # it was unlinked meanwhile: another file may have the name now
+        os.close(descriptor)  # it was unlinked in the meantime: another file may have the name now
 
 
 def _locks(descriptor: int) -> bool:

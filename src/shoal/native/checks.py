@@ -1,4 +1,4 @@
-"""What can be said of an env class before it is compiled: by its syntax, and by a few steps in Python."""
+"""Checks of an env class before it is compiled: its syntax, and a few steps in plain Python."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ STEPS = 3
 REFUSED: dict[type[ast.AST], str] = {
     ast.Raise: "there is nobody to raise to inside a kernel. Return terminated, or write it into the state",
     ast.Assert: "there is nobody to raise to inside a kernel. Check it in a test, with debug=True",
-    ast.Try: "nothing is raised inside a kernel, so that there is nothing to catch. Test with if, before it "
+    ast.Try: "nothing is raised inside a kernel, so there is nothing to catch. Test with if, before it "
     "happens: that an index is in range, that a divisor is not 0",
-    ast.With: "a kernel has no contexts",
-    ast.Yield: "a kernel cannot stop half-way",
-    ast.YieldFrom: "a kernel cannot stop half-way",
-    ast.Await: "a kernel cannot wait",
+    ast.With: "context managers are not compiled",
+    ast.Yield: "generators are not compiled",
+    ast.YieldFrom: "generators are not compiled",
+    ast.Await: "await is not compiled",
     ast.Import: "import at the top of the file",
     ast.ImportFrom: "import at the top of the file",
-    ast.Global: "other threads run the same code: keep what must last in the state",
+    ast.Global: "other threads run the same code. Keep values in the state instead",
     ast.Dict: "dicts are not compiled. Use fields of the state, or arrays",
     ast.DictComp: "dicts are not compiled. Use fields of the state, or arrays",
     ast.Set: "sets are not compiled. Use an array of bools",
@@ -50,17 +50,17 @@ REFUSED: dict[type[ast.AST], str] = {
 }
 
 
-STOPS = ("breakpoint", "print", "input")  # for debugging only
+STOPS = ("breakpoint", "print", "input")  # calls that work only with debug=True
 
 
 def check_syntax(spec: Spec) -> str:
-    """Refuse what cannot be compiled, or would not mean what it says.
+    """Refuse code that cannot be compiled, or that would do something else than it seems to do.
 
     Returns:
-        Where something is that only debug=True can do; "" if there is no such thing.
+        A message about a call that works only with debug=True; "" if there is no such call.
 
     Raises:
-        NativeError: With the line, and what to do.
+        NativeError: If code is refused. The message shows the line and says what to do.
     """
     stops = ""
     own = {spec.step: "step", spec.reset: "reset"}
@@ -69,15 +69,15 @@ def check_syntax(spec: Spec) -> str:
         try:
             lines, first = inspect.getsourcelines(function)
             tree = ast.parse(textwrap.dedent("".join(lines)))
-        except (OSError, SyntaxError, IndexError):  # typed into an interpreter, say
+        except (OSError, SyntaxError, IndexError):  # no source, for instance in an interpreter
             continue
         misunderstood = _misunderstood(tree.body[0], own.get(function, ""), spec)
-        for node in (*misunderstood, *ast.walk(tree)):  # these first: they are what the rest comes from
+        for node in (*misunderstood, *ast.walk(tree)):  # these first: they cause the other errors
             why = misunderstood.get(node) or REFUSED.get(type(node))
             if _is_random(node, function.__globals__):
-                why = "these numbers would not follow the seed, nor be each env's own. Ask for rng"
+                why = "these numbers would not follow the seed, and envs would share them. Ask for rng"
             if isinstance(node, (ast.Assign, ast.AugAssign)) and _writes_actions(node):
-                why = "actions are the caller's, and only to be read. Compute with a number of your own"
+                why = "actions are the caller's, and only to be read. Assign to a variable of your own"
             at = getattr(node, "lineno", 1)
             where = (
                 f"{spec.cls.__name__}.{verb}, line {first + at - 1} of {function.__code__.co_filename}:\n"
@@ -90,7 +90,7 @@ def check_syntax(spec: Spec) -> str:
     return stops
 
 
-# Arguments that are written in place. A name is only a name: bound to something else, nobody sees it.
+# Arguments that must be written in place. Assigning to the bare name only rebinds it, and the write is lost.
 WRITTEN = {
     "obs": "obs[:] = ..., obs[0] = ..., or obs.key = ... for a Dict",
     "state": "state.field = ..., or state.field[:] = ... for an array",
@@ -99,15 +99,15 @@ WRITTEN = {
     "alive": "alive[:] = ..., or alive[agent] = ...",
 }
 STEP_RETURNS = (
-    "step must return (reward, terminated), or (reward, terminated, truncated). Observations are written "
-    "into obs, and there are no infos"
+    "step must return (reward, terminated), or (reward, terminated, truncated). Write observations into obs; "
+    "there are no infos"
 )
 RESET_RETURNS = "reset must return nothing. Write the observation into obs: obs[:] = ..., or obs[0] = ..."
 TEAM_RETURNS = "step of several agents must return nothing. Write into obs, rewards and terminated"
 
 
 def _misunderstood(function: ast.AST, verb: str, spec: Spec) -> dict[ast.AST, str]:
-    """What would run and be lost: returned observations, and arguments whose names are given away."""
+    """Find code that runs but has no effect: returned observations, and arguments that are rebound."""
     if not isinstance(function, ast.FunctionDef):
         return {}
     found: dict[ast.stmt | ast.expr, str] = {}
@@ -127,7 +127,8 @@ def _misunderstood(function: ast.AST, verb: str, spec: Spec) -> dict[ast.AST, st
     for name in names:
         if not isinstance(name.ctx, ast.Store) or name.id not in WRITTEN or name in in_place:
             continue
-        # In functions that these call such a name may stand for anything, unless it is not used again.
+        # In a function that step or reset calls, the name may be an ordinary variable. It is refused there
+        # only if it is not used again.
         used = loops or any(
             isinstance(each.ctx, ast.Load) and each.lineno > name.lineno
             for each in names
@@ -135,14 +136,14 @@ def _misunderstood(function: ast.AST, verb: str, spec: Spec) -> dict[ast.AST, st
         )
         if verb or not used:
             found[name] = (
-                f"this gives the name {name.id} to something else, and what the kit reads stays as it was. "
+                f"this binds the name {name.id} to a new value. The array that Shoal reads does not change. "
                 f"Write in place: {WRITTEN[name.id]}"
             )
     return {node: found[node] for node in sorted(found, key=lambda node: node.lineno)}
 
 
 def _of_this_scope(function: ast.FunctionDef) -> Iterator[ast.AST]:
-    """All nodes, but for those of functions inside."""
+    """Iterate over all nodes of a function, without those of inner functions."""
     left: list[ast.AST] = list(function.body)
     while left:
         node = left.pop(0)
@@ -154,9 +155,9 @@ def _of_this_scope(function: ast.FunctionDef) -> Iterator[ast.AST]:
 
 
 def _reachable(*functions: FunctionType) -> list[FunctionType]:
-    """These, and the plain functions that they call."""
+    """Return these functions and the plain functions that they call."""
     found = list(functions)
-    for function in found:  # which grows meanwhile
+    for function in found:  # the list grows during the loop
         names = (function.__globals__.get(name) for name in function.__code__.co_names)
         found += [each for each in names if isinstance(each, FunctionType) and each not in found]
     return found
@@ -173,7 +174,7 @@ def _writes_actions(node: ast.Assign | ast.AugAssign) -> bool:
 
 
 def _is_random(node: ast.AST, known: Mapping[str, Any]) -> bool:
-    """Whether this is NumPy's or Python's own random."""
+    """Return whether the node is a random function or module of NumPy or Python."""
     if isinstance(node, ast.Attribute) and node.attr == "random" and isinstance(node.value, ast.Name):
         return known.get(node.value.id) is np
     if not isinstance(node, ast.Name) or node.id not in known:
@@ -187,10 +188,10 @@ def _is_random(node: ast.AST, known: Mapping[str, Any]) -> bool:
 
 
 def check_run(spec: Spec) -> None:
-    """Reset an env and step it a little, uncompiled: shapes, dtypes and bounds are then known to fit.
+    """Reset an env and step it a few times, uncompiled, to find wrong shapes, dtypes and indices early.
 
     Raises:
-        NativeError: With the line that went wrong, if it is the env's.
+        NativeError: If a line of the env raises. The message shows the line.
     """
     arena = Arena.allocate(spec.agents, spec.observation, spec.action)
     columns = Columns(_of_one(spec), arena, 1, finals=False)
@@ -201,7 +202,7 @@ def check_run(spec: Spec) -> None:
     space.seed(0)
     packer = BatchPacker(spec.action, arena.actions, arena.action_objects)
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("error", DeprecationWarning)  # by which NumPy tells of numbers that do not fit
+        warnings.simplefilter("error", DeprecationWarning)  # NumPy's warning about numbers that do not fit
         _attempt(spec, lambda: kernel.run(RESET))
         for _ in range(STEPS):
             packer.write(space.sample(), None)
@@ -226,7 +227,7 @@ def _attempt(spec: Spec, run: Callable[[], Any]) -> None:
         if not where:
             raise
         hint = (
-            ". Define it above the class, which is checked as soon as it is made"
+            ". Define it above the class, because a class is checked as soon as it is defined"
             if isinstance(error, NameError)
             else ""
         )
@@ -235,8 +236,8 @@ def _attempt(spec: Spec, run: Callable[[], Any]) -> None:
 
 
 def line_of(spec: Spec, error: BaseException) -> str:
-    """The author's line in which a kernel that runs as plain Python raised this; "" if there is none."""
-    others = (str(Path(__file__).parent), str(Path(np.__file__).parent))  # the kit, and NumPy
+    """Return the line of the env's code that raised `error` in plain Python; "" if there is none."""
+    others = (str(Path(__file__).parent), str(Path(np.__file__).parent))  # shoal.native and NumPy
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)
     ]

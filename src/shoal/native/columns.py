@@ -1,4 +1,4 @@
-"""Columns: the memory a kernel works on. Rows lie in the arena, what only kernels know lies beside it."""
+"""Columns: the memory that a kernel works on. Rows lie in the arena; state, streams and parameters do not."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ ORDER = (
     "bytes_of_observations", "finals", "rewards", "terminations", "truncations", "mask", "resets", "starts",
     "returns", "lengths", "acting", "finished", "chosen", "keys", "seeded",
 )  # fmt: skip
-"""As the bodies of kernels take them."""
+"""The order in which the bodies of kernels take the columns."""
 
 
 def kinds(spec: Spec) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """For each column, the dtype and the shape of what it has for one env."""
+    """Return the dtype and shape of one env's entry in each column."""
     agents = (spec.agents,) if spec.is_team else ()
     observation, seen = row_dtype(spec.observation)
     action, acted = row_dtype(spec.action)
     if not spec.is_team and not seen and not observation.names:
-        seen = (1,)  # so that it can be written
+        seen = (1,)  # an array of one entry, so that the env can write it
     whole, flag, real = np.dtype(np.int64), np.dtype(np.bool_), np.dtype(np.float64)
     byte, word = np.dtype(np.uint8), np.dtype(np.uint64)
     raw = (byte, (*agents, spec.observation.nbytes))
@@ -55,15 +55,15 @@ class Columns:
     """The columns of a vec, as arrays.
 
     Args:
-        spec: Of its envs.
-        arena: Its rows.
-        num_envs: How many.
-        finals: Whether last observations are kept.
+        spec: The spec of the envs.
+        arena: The rows of the vec.
+        num_envs: The number of envs.
+        finals: Whether the last observations of episodes are kept.
 
     Attributes:
-        arrays: By name, one entry per env.
-        parameters: A record for each env.
-        addresses: Of all of them, in `ORDER`.
+        arrays: The columns by name. Each has one entry per env.
+        parameters: The parameters, with one record for each env.
+        addresses: The addresses of all columns, in `ORDER`.
     """
 
     def __init__(self, spec: Spec, arena: Arena, num_envs: int, *, finals: bool) -> None:

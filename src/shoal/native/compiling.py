@@ -2,9 +2,9 @@
 
     int64 kernel(const uint64 *addresses, int64 verb, int64 first, int64 last)
 
-The addresses are those of `columns.ORDER`. It needs no Python and allocates nothing. If something is raised
-inside, Numba prints it, and the result is 0. Otherwise the bit DONE is set. A checked kernel prints nothing,
-and raises on an index outside of its array too.
+The addresses are those of the columns, in `columns.ORDER`. A kernel needs no Python and allocates nothing.
+If the env's code raises, Numba prints the error and the kernel returns 0. Otherwise the bit DONE is set. A
+checked kernel prints nothing, and an index outside its array raises too.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from shoal.native.spec import RESET_ARGUMENTS, Spec, arguments_of
 from shoal.native.straight import is_straight
 from shoal.native.translation import translated
 
-# As in NumPy and C, dividing by zero gives inf or nan: checks would cost a branch each, and have nobody to
-# tell.
+# As in NumPy and C, a division by zero gives inf or NaN. A check would cost a branch, and a kernel cannot
+# report an error anyway.
 OPTIONS: dict[str, Any] = {"error_model": "numpy"}
 INLINE = {
     **OPTIONS,
     "forceinline": True,
-}  # a call, or a size that is not known, keeps a loop from being vectorised
+}  # the compiler does not vectorise a loop that has a call or an unknown size
 SIGNATURE = types.int64(types.CPointer(types.uint64), types.int64, types.int64, types.int64)
 DONE = 1 << 62
-SLOW = 1.0  # seconds of compiling that are worth a word
+SLOW = 1.0  # seconds of compiling after which a message is printed
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Kernel:
     """A compiled function.
 
     Attributes:
-        address: Where it is.
-        keeps: What must live as long as it.
-        was_cached: Whether it was found on disk.
+        address: The address of the function.
+        keeps: The object that owns the code. It must live as long as the kernel.
+        was_cached: Whether the kernel was found on disk.
     """
 
     address: int
@@ -65,17 +65,17 @@ _made: dict[str, Kernel] = {}
 
 
 def compile_kernel(spec: Spec, *, checked: bool = False) -> Kernel:
-    """The kernel of these envs: of this process, from disk, or compiled now.
+    """Return the kernel of an env class: from this process, from disk, or compiled now.
 
     Args:
-        spec: Of the envs.
-        checked: Whether an index outside of its array is to raise.
+        spec: The spec of the envs.
+        checked: Whether an index outside its array raises.
 
     Raises:
-        NativeError: If Numba cannot compile what the class says.
+        NativeError: If Numba cannot compile the class.
     """
-    told = fingerprint(spec)
-    key = None if told is None else disk.key_of(told, checked=checked)
+    text = fingerprint(spec)
+    key = None if text is None else disk.key_of(text, checked=checked)
     if key in _made:
         return _made[key]
     if stops := check_syntax(spec):
@@ -88,7 +88,7 @@ def compile_kernel(spec: Spec, *, checked: bool = False) -> Kernel:
         locals={},
         options=OPTIONS,
     )
-    why_not = "it reads something whose value cannot be told"
+    why_not = "it reads a value that cannot be hashed"
     with translated(spec):
         if key is None:
             compiled.compile()
@@ -102,7 +102,7 @@ def compile_kernel(spec: Spec, *, checked: bool = False) -> Kernel:
         took = time.perf_counter() - begun
         if took > SLOW:
             kept = (
-                f"each process compiles it anew ({why_not})"
+                f"each process compiles it again ({why_not})"
                 if why_not
                 else "the next time it is found on disk"
             )
@@ -116,9 +116,9 @@ def _check_result(spec: Spec, step: Any) -> None:
     if spec.is_team:
         return
     (result,) = {signature.return_type for signature in step.nopython_signatures}
-    if not isinstance(result, types.BaseTuple):  # Optional, that is
+    if not isinstance(result, types.BaseTuple):  # it is Optional
         raise NativeError(
-            f"{spec.cls.__name__}.step must return (reward, terminated) on every path: one returns nothing"
+            f"{spec.cls.__name__}.step must return (reward, terminated) on every path: one returns None"
         )
 
 
@@ -134,10 +134,10 @@ def _kernel_of(spec: Spec, step: Any, *, checked: bool) -> Any:
         spec.max_steps,
         njit(**OPTIONS),
         _apart,
-        is_straight(spec) and not checked,  # a step that is for nothing must not raise
+        is_straight(spec) and not checked,  # a step that is not needed must not raise
     )
     names: dict[str, Any] = {
-        "__name__": __name__,  # by which Numba finds it when it is loaded again
+        "__name__": __name__,  # Numba needs the name to load the function again
         "carray": carray,
         "body": njit(**INLINE)((several if spec.is_team else single)(parts)),
     }
@@ -146,7 +146,7 @@ def _kernel_of(spec: Spec, step: Any, *, checked: bool) -> Any:
         names[f"column_{index}"] = _column(*kinds(spec)[name])
         arrays.append(f"column_{index}(addresses[{index}], first, last - first)")
     call = f"return {DONE} + body(verb, {', '.join(arrays)})"
-    if checked:  # what was raised is found by `replaying.py`, which can say more than Numba would print
+    if checked:  # `replaying.py` finds the error, and can say more than Numba would print
         call = f"try:\n        {call}\n    except Exception:\n        return 0"
     source = f"""
 def kernel(columns, verb, first, last):
@@ -163,7 +163,7 @@ def _rng_of(rngs, i):
 
 
 def _apart(function: Any) -> Any:
-    """Compiled, and told that no two of its arrays overlap."""
+    """Compile a function and tell the compiler that its arrays do not overlap."""
     made = njit(**INLINE)(function)
 
     def customize(flags: Any) -> Any:
@@ -176,7 +176,7 @@ def _apart(function: Any) -> Any:
 
 @cache
 def _column(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    """A function that gives the entries of some envs as an array; it takes a tenth of a second to compile."""
+    """Return a function that views the entries of some envs as an array. It takes 0.1 s to compile."""
     nbytes = int(dtype.itemsize * np.prod(shape, dtype=np.int64))
 
     @njit(**OPTIONS)
@@ -189,17 +189,17 @@ def _column(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
 def _calling(
     function: FunctionType, known: tuple[str, ...], options: dict[str, Any], *, checked: bool
 ) -> Any:
-    """A compiled function of all that may be asked for, which passes on what is."""
+    """Compile a function that takes all `known` arguments and passes on those that `function` asks for."""
     names = {"__name__": __name__, "function": _deep(function, options, checked=checked)}
     exec(f"def call({', '.join(known)}): return function({', '.join(arguments_of(function))})", names)
     return njit(**options)(names["call"])
 
 
 def _deep(function: FunctionType, options: dict[str, Any], *, checked: bool) -> Any:
-    """A function compiled, with the plain functions that it calls.
+    """Compile a function together with the plain functions that it calls.
 
-    If indices are to be checked, so are those of functions that the author has compiled, whatever flags they
-    have: Numba would use them as they are.
+    If `checked`, functions that the author decorated with ``@njit`` are compiled again with checks of
+    indices. Numba would otherwise use them as they are.
     """
 
     def compiled(copy: FunctionType, original: Any) -> Any:

@@ -13,12 +13,12 @@ from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, reg
 
 
 class ConfigType(types.Type):
-    """The type of `config`: one for each choice of constants.
+    """The Numba type of `config`. Each set of constants has its own type.
 
     Args:
-        constants: By name.
-        parameters: The dtype of an env's own values.
-        key: Stands for the constants: by its name Numba tells a type from others.
+        constants: The constants by name.
+        parameters: The dtype of the parameters of one env.
+        key: A hash of the constants. It is part of the type's name, by which Numba tells types apart.
     """
 
     def __init__(self, constants: dict[str, Any], parameters: np.dtype[Any], key: str) -> None:
@@ -58,7 +58,7 @@ def _get(context: Any, builder: Any, config: ConfigType, value: Any, name: str) 
 
 
 def config_at(config: ConfigType) -> Any:
-    """A compiled function that gives the config whose parameters lie at an address."""
+    """Return a compiled function that returns the config whose parameters lie at an address."""
 
     @intrinsic
     def at(typing: Any, address: Any) -> Any:

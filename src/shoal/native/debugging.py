@@ -1,4 +1,4 @@
-"""The kernel in plain Python: the same functions and the same body, uncompiled, so that breakpoints work."""
+"""The kernel in plain Python: the same functions and body, not compiled, so that breakpoints work."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from shoal.stepping.env_faults import stand_in, would_end
 
 
 class DebugKernel:
-    """Runs envs uncompiled.
+    """Runs envs as plain Python.
 
     Args:
-        spec: Of the envs.
-        columns: Their memory.
+        spec: The spec of the envs.
+        columns: The memory of the envs.
     """
 
     def __init__(self, spec: Spec, columns: Columns) -> None:
         arrays = [columns.arrays[name] for name in ORDER]
         arrays[ORDER.index("actions")] = actions = columns.arrays["actions"].view()
-        actions.flags.writeable = False  # they may be the caller's own
+        actions.flags.writeable = False  # the array may belong to the caller
         self._arrays = [Records(array) if array.dtype.names else array for array in arrays]
         self._spec, self._columns = spec, columns
-        self._first, self._env = 0, 0  # of the envs that run, and the one whose turn it is
+        self._first, self._env = 0, 0  # the first env of the current run, and the current env
         constants, dtype = spec.constants, spec.parameter_dtype
         names = dtype.names or ()
 
@@ -41,7 +41,7 @@ class DebugKernel:
             return SimpleNamespace(**constants, **{name: own[name] for name in names})
 
         def rng_at(rngs: Any, i: int) -> Rng:
-            self._env = self._first + i  # whatever is called for an env is given its stream
+            self._env = self._first + i  # every call for an env gets its stream first
             return Rng(rngs[i])
 
         parts = Parts(
@@ -58,14 +58,14 @@ class DebugKernel:
         self._body = (several if spec.is_team else single)(parts)
 
     def run(self, verb: int, envs: slice = slice(None)) -> tuple[int, int]:
-        """All envs, or a run of them, as a compiled kernel's loop does."""
+        """Run all envs, or a range. Return how many rows have acted and how many episodes have ended."""
         self._first = envs.start or 0
         with np.errstate(all="ignore"):  # as in compiled code
             result = self._body(verb, *(array[envs] for array in self._arrays))
         return result & 0xFFFFFFFF, result >> 32
 
     def _noting(self, verb: str, function: Any) -> Any:
-        """The function, with a note on what it raises: whose env it was, and when."""
+        """Wrap a function so that its exceptions get a note with the env and the step."""
 
         def called(*given: Any) -> Any:
             try:
@@ -74,7 +74,7 @@ class DebugKernel:
                 if would_end(error):
                     raise stand_in(error, f"env {self._env}", verb, [self._env]) from error
                 where = f"raised by {self._spec.cls.__name__}.{verb}()"
-                if len(self._columns.arrays["starts"]) > 1:  # else the vec that it is part of says which env
+                if len(self._columns.arrays["starts"]) > 1:  # with one env, the vec around it adds the env
                     where += f" of env {self._env}"
                 if verb == "step":
                     where += f", in step {self._steps() + 1} of its episode"
@@ -85,7 +85,7 @@ class DebugKernel:
         return called
 
     def _steps(self) -> int:
-        """That the env whose turn it is has behind it."""
+        """Return the number of steps that the current env has done in its episode."""
         arrays, env = self._columns.arrays, self._env
         if self._spec.is_team:
             return int(arrays["elapsed"][env])
@@ -93,12 +93,12 @@ class DebugKernel:
 
 
 class DebugQueue:
-    """Blocks of envs, run one after another when they are asked for.
+    """A queue of blocks of envs. Blocks run one after another when `collect` asks for them.
 
     Args:
-        spec: Of the envs.
-        columns: Their memory.
-        ends: One past the last env of each block.
+        spec: The spec of the envs.
+        columns: The memory of the envs.
+        ends: The end of each block: one past its last env.
     """
 
     def __init__(self, spec: Spec, columns: Columns, ends: list[int]) -> None:
@@ -107,15 +107,15 @@ class DebugQueue:
         self._waiting: list[tuple[int, int]] = []
 
     def submit(self, blocks: list[int], verb: int) -> None:
-        """Let them wait."""
+        """Add blocks to the queue."""
         self._waiting += [(block, verb) for block in blocks]
 
     def forget(self) -> None:
-        """Nothing waits any more."""
+        """Empty the queue."""
         self._waiting.clear()
 
     def collect(self, wanted: int) -> list[int]:
-        """Run so many that wait."""
+        """Run the first `wanted` blocks of the queue and return them."""
         done = []
         for block, verb in self._waiting[:wanted]:
             self._kernel.run(verb, self._envs[block])
@@ -143,7 +143,7 @@ def _calling(spec: Spec, verb: str, known: tuple[str, ...]) -> Any:
 
 
 def _uncompiled(function: FunctionType) -> Any:
-    """The function, with the Python of all functions that the author had compiled by ``@njit``."""
+    """Return the function with all functions that it calls as plain Python, also those with ``@njit``."""
     found = []
 
     def plain(copy: FunctionType, original: Any) -> FunctionType:
@@ -151,7 +151,8 @@ def _uncompiled(function: FunctionType) -> Any:
         return copy
 
     made = Replacement(plain, lambda value: True).of(function)
-    # If there are none, it is the author's own: so it sees what a debugger changes in its module.
+    # Without ``@njit`` functions, return the author's own function: it sees what a debugger changes in its
+    # module.
     return made if any(map(is_compiled, found)) else function
 
 
@@ -168,7 +169,7 @@ def _result(spec: Spec, result: Any) -> tuple[float, bool, bool]:
     ):
         raise NativeError(
             f"{spec.cls.__name__}.step must return (reward, terminated), or (reward, terminated, truncated), "
-            f"got {result!r}{'. Observations are written into obs' if _has_array(result) else ''}"
+            f"got {result!r}{'. Write observations into obs' if _has_array(result) else ''}"
         )
     reward, terminated, *truncated = result
     return float(reward), bool(terminated), bool(truncated[0]) if truncated else False

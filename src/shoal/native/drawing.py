@@ -1,4 +1,4 @@
-"""Canvas: pictures for the `render` of envs, in plain NumPy."""
+"""Canvas: draw frames for the `render` of envs, in plain NumPy."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ BLUE, ORANGE, GREEN, RED = (52, 101, 164), (226, 121, 43), (78, 154, 80), (200, 
 
 
 class Canvas:
-    """A frame on which shapes are filled, in the env's own units: x to the right, y upwards.
+    """A frame to draw filled shapes on, in the units of the env: x to the right, y upwards.
 
-    A pixel belongs to a shape if its centre does; what lies outside the frame is left out.
+    A pixel belongs to a shape if its centre does. Parts outside the frame are left out.
 
     Args:
-        width: Of what is shown, in units. The height follows from the shape.
-        center: What the middle of the frame shows.
-        shape: Of the frame: rows and columns of pixels.
-        color: Of the background: red, green and blue.
+        width: The width of the visible area, in units. The height follows from the shape.
+        center: The point at the middle of the frame.
+        shape: The rows and columns of pixels of the frame.
+        color: The color of the background: red, green and blue.
 
     Attributes:
-        frame: The picture, of dtype uint8 and shape (rows, columns, 3).
-        xs: The x of each column.
-        ys: The y of each row.
+        frame: The frame, of dtype uint8 and shape (rows, columns, 3).
+        xs: The x of each column of pixels.
+        ys: The y of each row of pixels.
 
     Example:
         >>> from shoal.native.drawing import BLACK, Canvas
@@ -48,7 +48,7 @@ class Canvas:
         color: Color = WHITE,
     ) -> None:
         rows, columns = shape
-        unit = width / columns  # of a pixel
+        unit = width / columns  # the width of a pixel
         self.frame: NDArray[np.uint8] = np.full((rows, columns, 3), color, np.uint8)
         self.xs: NDArray[np.float64] = center[0] + unit * (
             np.arange(columns, dtype=np.float64) + 0.5 - columns / 2
@@ -61,11 +61,11 @@ class Canvas:
         window[:] = color
 
     def polygon(self, points: Sequence[Point], color: Color) -> None:
-        """Fill a polygon; one that crosses itself has holes."""
+        """Fill a polygon. A polygon that crosses itself gets holes."""
         window, x, y = self._around(points)
         inside = np.zeros(window.shape[:2], np.bool_)
         for (x1, y1), (x2, y2) in zip(points, [*points[1:], points[0]], strict=True):
-            if y1 != y2:  # else no ray to the right crosses it
+            if y1 != y2:  # no ray to the right crosses a horizontal edge
                 inside ^= ((y1 <= y) != (y2 <= y)) & (x < x1 + (y - y1) * ((x2 - x1) / (y2 - y1)))
         window[inside] = color
 
@@ -75,7 +75,7 @@ class Canvas:
         window, x, y = self._around([start, end], reach)
         length = (x2 - x1) ** 2 + (y2 - y1) ** 2
         along: Any = ((x - x1) * (x2 - x1) + (y - y1) * (y2 - y1)) / length if length else 0.0
-        along = np.clip(along, 0.0, 1.0)  # the nearest point of the line, from its start to its end
+        along = np.clip(along, 0.0, 1.0)  # the nearest point: 0 is the start of the line, 1 its end
         apart = (x - x1 - along * (x2 - x1)) ** 2 + (y - y1 - along * (y2 - y1)) ** 2
         window[apart <= reach**2] = color
 
@@ -90,7 +90,7 @@ class Canvas:
     def _around(
         self, points: Sequence[Point], margin: float = 0.0
     ) -> tuple[NDArray[np.uint8], NDArray[np.float64], NDArray[np.float64]]:
-        """The part of the frame around these points, with its x in a row and its y in a column."""
+        """Return the part of the frame around the points, its x as a row and its y as a column."""
         x, y = np.asarray(points, np.float64).T
         columns = slice(*np.searchsorted(self.xs, [x.min() - margin, x.max() + margin]))
         rows = slice(*np.searchsorted(-self.ys, [-y.max() - margin, -y.min() + margin]))

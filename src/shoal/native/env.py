@@ -15,38 +15,42 @@ from shoal.native.spec import Spec
 
 
 class NativeEnv:
-    """An env whose `reset` and `step` are compiled, and run over many envs by a pool of threads.
+    """An env whose `reset` and `step` are compiled. A thread pool runs them for many envs.
 
-    A subclass says what an env consists of, and writes two static methods. They get what they ask for by
-    name:
+    A subclass defines the attributes below and two static methods, `reset` and `step`. The methods ask for
+    their arguments by name:
 
-    - ``state``: the env's own record, with the fields of `state`; all zero when an episode begins
+    - ``state``: the state of the env, a record with the fields of `state`; all zero when an episode begins
     - ``action``: a number for a Discrete, an array for a Box, a record for a Dict (``action.steer``)
-    - ``rng``: a random stream of this env alone: ``uniform(low, high)``, ``normal(mean, deviation)``,
+    - ``rng``: the random stream of this env: ``uniform(low, high)``, ``normal(mean, deviation)``,
       ``integers(low, high)``
-    - ``obs``: to be written: ``obs[0] = x``; a record for a Dict (``obs.map[i, j] = 1``, ``obs.goal = 3``)
-    - ``config``: the constants and this env's parameters: ``config.length``
+    - ``obs``: the observation to write: ``obs[0] = x``; a record for a Dict (``obs.map[i, j] = 1``,
+      ``obs.goal = 3``)
+    - ``config``: the constants and the parameters of this env: ``config.length``
 
-    `reset` returns nothing, `step` ``reward, terminated`` (or ``reward, terminated, truncated``). Autoreset,
-    `max_episode_steps`, episode statistics and snapshots are the kit's. With several agents there are
-    ``actions``, ``obs``, ``rewards``, ``terminated`` and ``alive``, arrays over agents, of which the last
-    four are written, and `step` returns nothing; who is terminated, or is cleared in ``alive``, does not act
-    from then on. `reset` may ask for ``alive`` too.
+    `reset` returns nothing. `step` returns ``reward, terminated`` or ``reward, terminated, truncated``. Shoal
+    does autoreset, `max_episode_steps`, episode statistics and snapshots.
 
-    What is compiled is checked when the class is made: see `shoal.errors.NativeError`.
+    With several agents, `step` gets arrays over agents: ``actions``, ``obs``, ``rewards``, ``terminated`` and
+    ``alive``. It writes the last four and returns nothing. An agent that `step` terminates, or clears in
+    ``alive``, does not act from then on. `reset` may ask for ``alive`` too.
+
+    The code is checked when the class is defined: see `shoal.errors.NativeError`.
 
     Attributes:
-        observation_space: Of an agent. This and the next five may be functions of the constants:
-            ``observation_space = lambda config: Box(0, 1, (config.length,))``.
-        action_space: Of an agent.
-        state: A structured dtype: numbers, bools and arrays of them.
-        num_agents: Of an env.
-        max_episode_steps: After which an episode is truncated; None for never.
-        bounds: The lowest and the highest value of fields of the state that `vec.set_attr` may change, and of
-            parameters: ``{"place": (0, 9)}``. A field without bounds can be read only.
-        constants: Names and default values that are compiled in. Other values are another kernel.
-        parameters: Names and default values that each env has of its own, and `vec.set_attr` changes.
-        metadata: As Gymnasium's.
+        observation_space: The observation space of an agent. This and the next five may be functions of the
+            constants: ``observation_space = lambda config: Box(0, 1, (config.length,))``.
+        action_space: The action space of an agent.
+        state: The structured dtype of the state: numbers, bools and arrays of them.
+        num_agents: The number of agents of an env.
+        max_episode_steps: The number of steps after which an episode is truncated; None for no limit.
+        bounds: The lowest and highest values that `vec.set_attr` may give to fields of the state and to
+            parameters: ``{"place": (0, 9)}``. A field without bounds is read-only.
+        constants: The names and default values of numbers that are compiled into the kernel. Other values
+            need another kernel.
+        parameters: The names and default values of numbers that each env has for itself. `vec.set_attr`
+            changes them.
+        metadata: The metadata, as in Gymnasium.
 
     Example:
         >>> import numpy as np, shoal
@@ -92,24 +96,24 @@ class NativeEnv:
         """Check the class. It is compiled when it is first used.
 
         Raises:
-            NativeError: If it cannot work; with the line.
+            NativeError: If the class cannot work. The message shows the line.
         """
         super().__init_subclass__(**kwargs)
         missing = [
             name for name in ("reset", "step", "observation_space", "action_space") if not hasattr(cls, name)
         ]
         if len(missing) == 4:
-            return  # a base for others
+            return  # a base class of other env classes
         if missing:
             raise NativeError(f"{cls.__name__} must define {', '.join(missing)}")
         spec = Spec.of(cls)
         from shoal.native.checks import check_run, check_syntax
 
-        if not check_syntax(spec):  # else it is being debugged
+        if not check_syntax(spec):  # code with print() or breakpoint() is being debugged: do not run it
             check_run(spec)
 
     def __new__(cls, **kwargs: Any) -> Any:
-        """A single env: Gymnasium's, or with several agents a `shoal.Env`."""
+        """Make a single env: a `gymnasium.Env`, or a `shoal.Env` if there are several agents."""
         from shoal.native.single import SingleNative, TeamNative
 
         config = {
@@ -119,22 +123,22 @@ class NativeEnv:
 
 
 def is_native(env: Any) -> bool:
-    """Whether this is a class of compiled envs, or a ``functools.partial`` of one."""
+    """Return whether `env` is a class of compiled envs, or a ``functools.partial`` of one."""
     while isinstance(env, partial):
         env = env.func
     return inspect.isclass(env) and issubclass(env, NativeEnv)
 
 
 def compiled(spec: Spec, *, checked: bool = False) -> Any:
-    """The kernel of an env class.
+    """Return the kernel of an env class.
 
     Args:
-        spec: Of the class.
-        checked: Whether an index outside of its array is to raise.
+        spec: The spec of the class.
+        checked: Whether an index outside its array raises.
 
     Raises:
-        MissingExtra: Without Numba.
-        NativeError: If it cannot be compiled.
+        MissingExtra: If Numba is not installed.
+        NativeError: If the class cannot be compiled.
     """
     if importlib.util.find_spec("numba") is None:
         raise MissingExtra(

@@ -1,4 +1,4 @@
-"""All that a kernel is made of, as text: functions, what they call and what they read, and the config."""
+"""The fingerprint of a kernel: a text of its functions, the values and functions they use, and its config."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype
 
 
 class Unknown(Exception):
-    """Something whose value cannot be told."""
+    """A value cannot be written as text, so that there is no fingerprint."""
 
 
 def text_of(constants: dict[str, Any]) -> str:
-    """Constants, so that different ones are different texts."""
+    """Return a hash of the constants. Different constants have different hashes."""
     return hashlib.sha256(repr(_of(constants, {})).encode()).hexdigest()
 
 
 def fingerprint(spec: Spec) -> str | None:
-    """The same for the same kernel; None if something in it has a value that cannot be told."""
+    """Return a text that is the same for equal kernels; None if a value cannot be written as text."""
     seen: dict[int, int] = {}
     try:
         parts = [_of(function, seen) for function in (spec.step, spec.reset)]
@@ -83,7 +83,7 @@ def _of_function(function: FunctionType, seen: dict[int, int]) -> Any:
 
 
 def _of_module(module: ModuleType, names: set[str], seen: dict[int, int]) -> Any:
-    """What of a module may be read: of a user's own, every value that has such a name."""
+    """Return the values of a user's module that the code may read: all that have one of these names."""
     if module.__name__.partition(".")[0] in FOREIGN:
         return ()
     found = {name: getattr(module, name) for name in sorted(names) if hasattr(module, name)}

@@ -1,4 +1,4 @@
-"""An env's function with all functions that it calls, each replaced by what is to run instead of it."""
+"""Copy an env's function with all functions that it calls, and replace each of them."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ FOREIGN = ("math", "cmath", "numpy", "numba")  # modules in which nothing is rep
 
 
 def plain_of(value: Any) -> FunctionType | None:
-    """The Python function that this is, or that Numba has made this of; None if it is neither."""
+    """Return the Python function of a plain or Numba-compiled function; None for other values."""
     plain = getattr(value, "py_func", value)
     return plain if isinstance(plain, FunctionType) else None
 
 
 def is_compiled(value: Any) -> bool:
-    """Whether this is a function that Numba was told to compile, by ``@njit`` for instance."""
+    """Return whether this is a function that Numba compiles, for instance by ``@njit``."""
     return plain_of(value) is not None and plain_of(value) is not value
 
 
 def names_in(code: CodeType) -> set[str]:
-    """All names that are read there, attributes included, also by what is defined inside."""
+    """Return all names that the code reads, with attributes, also in functions defined inside it."""
     inner = [each for each in code.co_consts if isinstance(each, CodeType)]
     return {*code.co_names, *(name for each in inner for name in names_in(each))}
 
 
 class Replacement:
-    """Replaces functions, whatever they call, and what that calls.
+    """Replaces a function and, recursively, the functions that it calls.
 
-    The functions themselves stay as they are: what is replaced are copies, with globals of their own.
+    The original functions do not change: the replacements are made from copies with their own globals.
 
     Args:
-        replace: Gets a copy and what it is a copy of, and returns what is to be called instead.
-        concerns: Which of the functions that are called are to be replaced.
+        replace: Takes a copy and its original, and returns the function to call instead.
+        concerns: Returns whether a called function is to be replaced.
     """
 
     def __init__(self, replace: Callable[[FunctionType, Any], Any], concerns: Callable[[Any], bool]) -> None:
         self._replace, self._concerns = replace, concerns
-        self._made: dict[int, tuple[Any, Any]] = {}  # by the id of what they replace, which is kept
+        self._made: dict[int, tuple[Any, Any]] = {}  # by the id of the original, which is kept alive
 
     def of(self, function: Any) -> Any:
-        """What is to be called instead of this function."""
+        """Return the replacement of this function."""
         if id(function) in self._made:
-            return self._made[id(function)][1]  # perhaps the caller: a function may call itself
+            return self._made[id(function)][1]  # also ends recursion: a function may call itself
         plain = plain_of(function)
         assert plain is not None
         code, known = plain.__code__, dict(plain.__globals__)
@@ -66,11 +66,11 @@ class Replacement:
         return self.of(value) if plain_of(value) is not None and self._concerns(value) else value
 
     def _module(self, module: ModuleType, names: set[str]) -> ModuleType:
-        """The module; or a copy, if something that may be read there is replaced."""
+        """Return the module, or a copy of it if one of the named functions in it is replaced."""
         if module.__name__.partition(".")[0] in FOREIGN:
             return module
         own = {name: value for name, value in vars(module).items() if name in names and value is not module}
-        # Numba does not compile plain functions of modules: only those that are compiled already matter.
+        # Numba does not compile plain functions of modules, so only compiled functions matter here.
         other = {
             name: self._instead_of(value, names)
             for name, value in own.items()

@@ -1,7 +1,7 @@
-"""sin and cos that compilers can turn into vectors: a few multiplications instead of a call.
+"""sin and cos that the compiler can vectorise: a few multiplications instead of a call.
 
-Within 2.5e-16 of the exact value for angles up to a million; beyond that they lose digits, and far beyond
-that all of them. They compute in double precision whatever they get. In Python they are ordinary functions.
+The error is at most 2.5e-16 for angles up to a million. Larger angles lose digits, and very large angles lose
+all digits. Both functions compute in double precision. In plain Python they are ordinary functions.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 
-# pi / 2 in three parts, of which the first two have few enough digits that multiples of them are exact.
+# pi / 2 in three parts. The first two have so few digits that their multiples are exact.
 PART_1, PART_2, PART_3 = 1.57079632673412561417e00, 6.07710050630396597660e-11, 2.02226624879595063154e-21
 TURNS = 0.63661977236758134308  # 2 / pi
-ROUND = 6755399441055744.0  # 1.5 * 2**52: adding it leaves no room for a fraction
+ROUND = 6755399441055744.0  # 1.5 * 2**52: adding it rounds to an integer
 
 
 def _quarter(x: Any) -> tuple[Any, Any]:
-    """The nearest quarter of a turn, and the angle from there."""
+    """Return the nearest number of quarter turns, and the remaining angle."""
     quarters = x * TURNS + ROUND - ROUND
     return quarters, x - quarters * PART_1 - quarters * PART_2 - quarters * PART_3
 
 
 def _sine(x: Any) -> Any:
-    """Of an angle up to pi / 4."""
+    """Return the sine of an angle from -pi / 4 to pi / 4."""
     y = x * x
     tail = 2.75573137070700676789e-06 + y * (-2.50507602534068634195e-08 + y * 1.58969099521155010221e-10)
     return x + x * y * (
@@ -33,7 +33,7 @@ def _sine(x: Any) -> Any:
 
 
 def _cosine(x: Any) -> Any:
-    """Of an angle up to pi / 4."""
+    """Return the cosine of an angle from -pi / 4 to pi / 4."""
     y = x * x
     tail = -2.75573143513906633035e-07 + y * (2.08757232129817482790e-09 + y * -1.13596475577881948265e-11)
     return (
@@ -49,7 +49,7 @@ def _cosine(x: Any) -> Any:
 
 
 def sin(x: Any) -> Any:
-    """The sine.
+    """Return the sine of an angle in radians.
 
     Example:
         >>> from shoal.native.math import sin
@@ -63,7 +63,7 @@ def sin(x: Any) -> Any:
 
 
 def cos(x: Any) -> Any:
-    """The cosine.
+    """Return the cosine of an angle in radians.
 
     Example:
         >>> from shoal.native.math import cos

@@ -1,4 +1,4 @@
-"""Records as compiled code has them, in Python: ``state.place`` for whatever the field is called."""
+"""Records for plain Python that work as in compiled code: ``state.place`` reads the field ``place``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 
 class Record:
-    """One record, whose fields are attributes and entries.
+    """One record. Its fields can be read and written as attributes and as entries.
 
     Args:
-        row: A structured scalar that is a view of its array.
+        row: A structured scalar that is a view into its array.
     """
 
     __slots__ = ("_row",)
@@ -30,11 +30,11 @@ class Record:
         return Record(value) if isinstance(value, np.void) else value
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self[name]  # says if there is none
+        self[name]  # raises if there is no such field
         object.__getattribute__(self, "_row")[name] = value
 
     def __getattribute__(self, name: str) -> Any:
-        """The field of that name; names of Python's own are none."""
+        """Return the field of that name. Names that begin with two underscores are not fields."""
         if name.startswith("__"):
             return object.__getattribute__(self, name)
         return self[name]
@@ -44,7 +44,7 @@ class Record:
         self[name] = value
 
     def __repr__(self) -> str:
-        """The fields and their values."""
+        """Return the values of the fields as text."""
         return f"Record({object.__getattribute__(self, '_row')})"
 
 
@@ -52,7 +52,7 @@ class Records:
     """An array of records.
 
     Args:
-        array: Structured.
+        array: A structured array.
     """
 
     def __init__(self, array: NDArray[Any]) -> None:
@@ -62,6 +62,6 @@ class Records:
         return len(self._array)
 
     def __getitem__(self, index: Any) -> Any:
-        """A record, or several."""
+        """Return one record, or `Records` for a slice."""
         found = self._array[index]
         return Record(found) if isinstance(found, np.void) else Records(found)

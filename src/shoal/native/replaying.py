@@ -1,10 +1,11 @@
-"""Find the line at which a checked kernel raised: repeat the step uncompiled from a copy of the envs.
+"""Find the line at which a checked kernel raised: repeat the step in plain Python from a copy of the envs.
 
-Numba says of an index outside of its array neither which it was nor where. So what envs consist of is kept
-before a checked kernel moves them; if it raises, they move again uncompiled, and there the error says all.
+If an index is outside its array, Numba reports neither the index nor the line. So the envs are copied before
+a checked kernel steps them. If the kernel raises, they are stepped again in plain Python, whose error has all
+details.
 
-Plain Python raises more than a kernel does: on a division by zero for instance, where compiled code goes on
-with inf. An env that stops the replay so is passed over, and named only if no other env raises.
+Plain Python raises more errors than a kernel: for instance on a division by zero, where compiled code
+continues with inf. The replay skips an env with such an error, and reports it only if no other env raises.
 """
 
 from __future__ import annotations
@@ -26,28 +27,28 @@ ONLY_IN_PYTHON = (
 
 
 class Replay:
-    """Keeps some envs as they are before each move.
+    """Copies envs before each step, to repeat the step if it raises.
 
     Args:
-        spec: Of the envs.
-        columns: Their memory.
+        spec: The spec of the envs.
+        columns: The memory of the envs.
     """
 
     def __init__(self, spec: Spec, columns: Columns) -> None:
         self._spec, self._columns = spec, columns
-        # Some columns are the same memory under another name.
+        # Some columns share the same memory; copy it once.
         self._names = list({array.ctypes.data: name for name, array in columns.arrays.items()}.values())
         self._kept: dict[int, tuple[slice, int, dict[str, NDArray[Any]]]] = {}
 
     def keep(self, envs: slice, verb: int) -> None:
-        """Keep these envs, which are about to move in this way; of the same ones only the last is kept."""
+        """Copy envs before the kernel runs `verb` on them. The last copy of these envs is replaced."""
         arrays = self._columns.arrays
         self._kept[envs.start] = envs, verb, {name: arrays[name][envs].copy() for name in self._names}
 
     def explain(self) -> NativeError | None:
-        """Let all that is kept move again: what it raises, or None if it does not. Then nothing is kept.
+        """Repeat the steps of all copied envs and return the error; None if no env raises. Drop the copies.
 
-        The envs are left where the error was, so that they must be reset.
+        The envs stay in the middle of the failed step, so they must be reset.
         """
         kept, self._kept = self._kept, {}
         kernel = DebugKernel(self._spec, self._columns)
@@ -60,15 +61,15 @@ class Replay:
                     kernel.run(verb, slice(env, env + 1))
                 except Exception as error:
                     if _is_of_kernels(error):
-                        return self._told(error)
-                    doubtful = doubtful or self._told(error, ONLY_IN_PYTHON)
+                        return self._described(error)
+                    doubtful = doubtful or self._described(error, ONLY_IN_PYTHON)
         return doubtful
 
-    def _told(self, error: Exception, *more: str) -> NativeError:
+    def _described(self, error: Exception, *more: str) -> NativeError:
         said = "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ()), *more])
         return NativeError(f"{line_of(self._spec, error)}{said}")
 
 
 def _is_of_kernels(error: Exception) -> bool:
-    """Whether a kernel too raises this, for certain: about an index, or shapes that do not fit."""
+    """Return whether a checked kernel raises this error too: a wrong index, or shapes that do not fit."""
     return isinstance(error, IndexError) or (isinstance(error, ValueError) and "broadcast" in str(error))

@@ -1,7 +1,8 @@
-"""One random stream per env: a key and a counter, so that no thread and no other env has a say in it.
+"""One random stream per env: a key and a counter. So threads and other envs do not influence the stream.
 
-A number is a function of both: the finalizer of SplitMix64, twice, with the key added before each time. The
-same arithmetic stands here twice, for Python and for Numba (`rng_compiled.py`); tests hold them together.
+A random number is a function of key and counter: the finalizer of SplitMix64, applied twice, with the key
+added before each time. The arithmetic is written twice, here for Python and in `rng_compiled.py` for Numba.
+Tests compare the two.
 """
 
 from __future__ import annotations
@@ -23,34 +24,34 @@ TO_FRACTION = 2.0**-53
 
 
 def mix(number: int) -> int:
-    """The finalizer of SplitMix64."""
+    """Apply the finalizer of SplitMix64."""
     number = (number ^ number >> 30) * FIRST & WORD
     number = (number ^ number >> 27) * SECOND & WORD
     return number ^ number >> 31
 
 
 def draw(key: int, counter: int) -> int:
-    """The 64 bits at a place of a stream."""
+    """Return the 64 random bits at a position of a stream."""
     return mix(mix(counter * GOLDEN + key & WORD) + key & WORD)
 
 
 def no_such_draw(name: str) -> str:
-    """What to say of a call that a stream does not have."""
+    """Return the error message for a method that a stream does not have."""
     instead = {
         "choice": "items[rng.integers(len(items))] chooses one",
         "random": "rng.uniform() is the same",
         "randint": "rng.integers(low, high) is the same",
         "standard_normal": "rng.normal() is the same",
     }
-    hint = f": {instead[name]}" if name in instead else ". All else is made of these"
+    hint = f": {instead[name]}" if name in instead else ". Build other distributions from these"
     return f"rng has uniform(low, high), normal(mean, deviation) and integers(low, high), and no {name}{hint}"
 
 
 class Rng:
-    """A stream, as `debug=True` has it.
+    """A random stream in plain Python, for `debug=True`.
 
     Args:
-        place: Key and counter, which are changed in place.
+        place: An array of key and counter. Drawing a number changes it in place.
 
     Example:
         >>> import numpy as np
@@ -64,7 +65,7 @@ class Rng:
         self._place = place
 
     def __getattr__(self, name: str) -> Any:
-        """What NumPy's generators have, and this one has not."""
+        """Raise an error that names the available methods."""
         if name.startswith("_"):
             raise AttributeError(name)
         raise AttributeError(no_such_draw(name))
@@ -75,26 +76,26 @@ class Rng:
         return draw(key, counter)
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
-        """A number from `low` up to `high`."""
+        """Draw a number from `low` up to `high`."""
         return low + (high - low) * ((self._next() >> 11) * TO_FRACTION)
 
     def normal(self, mean: float = 0.0, deviation: float = 1.0) -> float:
-        """A number of a normal distribution."""
+        """Draw a number from a normal distribution."""
         radius = math.sqrt(-2.0 * math.log(1.0 - (self._next() >> 11) * TO_FRACTION))
         return mean + deviation * (radius * math.cos(2.0 * math.pi * ((self._next() >> 11) * TO_FRACTION)))
 
     def integers(self, low: int, high: int | None = None) -> int:
-        """An integer from `low` up to, not including, `high`; from 0 if only one is given.
+        """Draw an integer from `low` up to but not including `high`; with one argument, from 0 up to it.
 
-        Up to 2**32 different ones; `low` if there are none, or more.
+        If the range is empty or has more than 2**32 integers, the result is `low`.
         """
         if high is None:
             low, high = 0, low
         count = int(high) - int(low)
         if not 0 < count <= 1 << 32:
-            return int(low)  # there is nobody to raise to in a kernel
-        # Lemire's way: multiplied, the high half is the number; what would make some more likely is drawn
-        # again.
+            return int(low)  # a kernel cannot raise
+        # Lemire's method: the high half of the product is the number. Products that would make some numbers
+        # more likely are drawn again.
         while True:
             product = (self._next() >> 32) * count
             if product & 0xFFFFFFFF >= (1 << 32) % count:
@@ -102,7 +103,7 @@ class Rng:
 
 
 def keys_of(seeds: Sequence[int | None]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """The key of each seed, and whether there is one.
+    """Return the key of each seed, and whether there is a seed.
 
     Raises:
         ArgumentError: If a seed is negative.
@@ -115,7 +116,7 @@ def keys_of(seeds: Sequence[int | None]) -> tuple[NDArray[np.uint64], NDArray[np
         if seed < 0:
             raise ArgumentError(f"seed: expected integers from 0 on, got {seed}")
         key = 0
-        while True:  # word by word, as large as it may be
+        while True:  # mix the seed word by word; it may have any size
             key = mix(key + (seed & WORD) + GOLDEN & WORD)
             seed >>= 64
             if not seed:
@@ -125,5 +126,5 @@ def keys_of(seeds: Sequence[int | None]) -> tuple[NDArray[np.uint64], NDArray[np
 
 
 def fresh_keys(count: int) -> NDArray[np.uint64]:
-    """Keys that nobody has asked for."""
+    """Return random keys, for envs without a seed."""
     return np.frombuffer(secrets.token_bytes(8 * count), np.uint64).copy()

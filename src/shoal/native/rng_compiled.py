@@ -1,4 +1,4 @@
-"""The streams of `rng.py` in compiled functions: for Numba, a type that is the address of one."""
+"""The streams of `rng.py` in compiled functions: a Numba type that holds the address of a stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N27, N30, N31, N32, N11, ONE, TWO_32 = map(np.uint64, (27, 30, 31, 32, 11, 1, 1 
 
 
 class RngType(types.Type):
-    """The type of `rng`."""
+    """The Numba type of `rng`."""
 
     def __init__(self) -> None:
         super().__init__("rng")
@@ -37,7 +37,7 @@ class _RngModel(models.PrimitiveModel):
 
 @intrinsic
 def pointer_to(typing: Any, address: Any, kind: Any) -> Any:
-    """An address as a pointer to things of this kind."""
+    """Convert an address to a pointer to values of type `kind`."""
     pointed = kind.dtype if isinstance(kind, types.DType) else kind.instance_type
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -48,7 +48,7 @@ def pointer_to(typing: Any, address: Any, kind: Any) -> Any:
 
 @intrinsic
 def rng_at(typing: Any, address: Any) -> Any:
-    """The stream whose key and counter lie there."""
+    """Return the stream whose key and counter lie at `address`."""
     return RNG(types.uint64), lambda context, builder, signature, args: args[0]
 
 
@@ -77,7 +77,7 @@ def _fraction(rng: Any) -> Any:
     return (_next(rng) >> N11) * TO_FRACTION
 
 
-# No annotations here: Numba compares both signatures to the letter.
+# No annotations here, because Numba requires both signatures to be identical.
 
 
 @overload_method(RngType, "uniform")
@@ -96,7 +96,7 @@ def _normal(rng, mean=0.0, deviation=1.0):
 
 @njit(error_model="numpy")
 def _below(rng: Any, count: Any) -> Any:
-    if count - ONE >= TWO_32:  # none, or too many
+    if count - ONE >= TWO_32:  # an empty range, or too many integers
         return np.int64(0)
     limit = TWO_32 % count
     while True:

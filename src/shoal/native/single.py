@@ -1,4 +1,4 @@
-"""A single compiled env: as Gymnasium has envs, or with several agents as a `shoal.Env`."""
+"""A single compiled env: a `gymnasium.Env`, or a `shoal.Env` if it has several agents."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from shoal.rows.layout import Layout
 
 
 class _VecOfOne:
-    """What both have in common: a `shoal.Native` of one env, whose fields are theirs.
+    """The base of both classes: a `shoal.Native` with one env, whose fields are attributes here.
 
     Args:
-        cls: The class.
+        cls: The env class.
         render_mode: ``"rgb_array"`` or None.
-        debug: As for `shoal.Native`.
-        check: As for `shoal.Native`.
+        debug: Whether to run as plain Python, as for `shoal.Native`.
+        check: Whether to check indices, as for `shoal.Native`.
         **kwargs: Values for constants and parameters.
     """
 
@@ -55,36 +55,36 @@ class _VecOfOne:
         self.observation_space, self.action_space = vec.single_observation_space, vec.single_action_space
         self.metadata, self.render_mode = dict(cls.metadata), render_mode
         self.native_class, self.native_kwargs = cls, kwargs
-        self._vec = vec  # last: what is set from now on may be the env's
+        self._vec = vec  # last, because __setattr__ passes later attributes on to the vec
 
     def render(self) -> Any:
-        """The env's frame."""
+        """Return the env's frame."""
         return self._vec.render()[0]
 
     def close(self) -> None:
-        """Release what it holds."""
+        """Close the vec inside."""
         self._vec.close()
 
     def __getattr__(self, name: str) -> Any:
-        """A parameter, a constant or a field of the state."""
+        """Return a parameter, a constant or a field of the state."""
         if name.startswith("_"):
             raise AttributeError(name)
         return self._vec.get_attr(name)[0]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a parameter or a field of the state, where the kernel reads it; else an attribute."""
+        """Set a parameter or a field of the state in the kernel's memory; otherwise set an attribute."""
         own = name.startswith("_") or name in _BOUND or hasattr(type(self), name)
         if not own and "_vec" in self.__dict__ and self._reaches_kernel(name):
-            self._vec.set_attr(name, [value])  # of a constant it says that it cannot be set
+            self._vec.set_attr(name, [value])  # raises for a constant
         else:
             super().__setattr__(name, value)
 
     def _reaches_kernel(self, name: str) -> bool:
-        return self._vec._column_of(name) is not None or name in self._vec._native_spec.constants
+        return self._vec.column_of(name) is not None or name in self._vec.constants
 
 
 class SingleNative(_VecOfOne, gymnasium.Env[Any, Any]):
-    """One env of a `shoal.NativeEnv` class: for Gymnasium's own tools. It is made for many at once."""
+    """One env of a `shoal.NativeEnv` class, for Gymnasium's tools. For speed, use `shoal.Native`."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -95,7 +95,7 @@ class SingleNative(_VecOfOne, gymnasium.Env[Any, Any]):
         return self._first(obs), infos
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Move on by one."""
+        """Do one step."""
         batch: Any = create_empty_array(self.action_space, 1)
         obs, rewards, terminations, truncations, _ = self._vec.step(
             concatenate(self.action_space, [action], batch)
@@ -115,7 +115,7 @@ class TeamNative(_VecOfOne, Env):
         self.num_agents = self._vec.agents_per_env
 
     def bind(self, rows: Arena, layouts: tuple[Layout, Layout] | None = None) -> None:
-        """Write into these rows from now on."""
+        """Make the env write into `rows` from now on."""
         super().bind(rows, layouts)
         self._bytes = rows.observations
 
@@ -125,15 +125,15 @@ class TeamNative(_VecOfOne, Env):
         self._show()
 
     def step(self, actions: Any) -> None:
-        """Let every agent act that is alive."""
+        """Step the env with the actions of all agents that are alive."""
         _, rewards, terminations, truncations, _ = self._vec.step(actions)
         self.rewards[:], self.terminations[:], self.truncations[:] = rewards, terminations, truncations
         self._show()
 
     def _show(self) -> None:
         self.mask[:] = self._vec.mask
-        self._bytes[:] = self._vec._arena.observations  # of the same spaces, so of the same layout
+        self._bytes[:] = self._vec.observation_rows  # both have the same spaces, so the same layout
 
     def __getattr__(self, name: str) -> Any:
-        """A row's array, or what the compiled env has."""
+        """Return an array of the rows, or an attribute of the compiled env."""
         return Env.__getattr__(self, name) if name in _BOUND else super().__getattr__(name)

@@ -1,4 +1,4 @@
-"""Spec: what an env class says of itself, with its config filled in and checked."""
+"""Spec: the definition of an env class with its config, checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shoal.native.bounds import Bounds, bounds_of, fitting
 from shoal.rows.fields import Branch, Kind, Leaf, Node, walk
 from shoal.rows.layout import Layout
 
-# What `step` and `reset` may ask for, by name, and in which order a kernel passes it.
+# The arguments that `step` and `reset` may ask for by name, in the order in which a kernel passes them.
 SINGLE_STEP = ("state", "action", "rng", "obs", "config")
 SEVERAL_STEP = ("state", "actions", "rng", "obs", "rewards", "terminated", "alive", "config")
 OF_TEAMS = {*SEVERAL_STEP} - {*SINGLE_STEP}
@@ -32,19 +32,19 @@ class Spec:
     """An env class with its config.
 
     Attributes:
-        cls: The class.
-        constants: Part of the compiled code, by name.
-        parameters: Values of each env, by name; one for all, or an array with one for each.
-        state: The dtype of an env's state, as compiled code sees it.
-        declared: The same, with arrays of bools as such.
-        observation: Layout of an agent's observation.
-        action: Layout of an agent's action.
-        agents: How many an env has.
-        is_team: Whether its functions are written for several.
-        max_steps: After which an episode is truncated; 0 for never.
-        step: The env's own function.
-        reset: Likewise.
-        bounds: Of parameters and fields of the state, by name, as far as the class has declared them.
+        cls: The env class.
+        constants: The constants by name. They are part of the compiled code.
+        parameters: The parameters by name: one value for all envs, or an array with one value for each env.
+        state: The dtype of an env's state in compiled code.
+        declared: The dtype of the state as the class declares it: arrays of bools are still bools.
+        observation: The layout of an agent's observation.
+        action: The layout of an agent's action.
+        agents: The number of agents of an env.
+        is_team: Whether `step` is written for several agents.
+        max_steps: The number of steps after which an episode is truncated; 0 for no limit.
+        step: The env's `step`.
+        reset: The env's `reset`.
+        bounds: The bounds that the class declares for parameters and fields of the state, by name.
     """
 
     cls: Any
@@ -63,15 +63,15 @@ class Spec:
 
     @classmethod
     def of(cls, env: Any, kwargs: Mapping[str, Any] | None = None) -> Spec:
-        """Fill in the config.
+        """Make the spec of an env class with the given config.
 
         Args:
             env: The class.
             kwargs: Values for its constants and parameters, and ``max_episode_steps``.
 
         Raises:
-            NativeError: If the class says something that cannot work.
-            ArgumentError: If an argument is none of the class's, or has a wrong value.
+            NativeError: If the definition of the class cannot work.
+            ArgumentError: If the class does not have an argument, or its value is wrong.
         """
         name, given = env.__name__, dict(kwargs or {})
         limit = given.pop("max_episode_steps", None)
@@ -110,7 +110,7 @@ class Spec:
         for key, value in parameters.items():
             parameters[key] = fitting(key, value, kinds[key], bounds.get(key))
         agents = _count(f"{name}.num_agents", found["num_agents"])
-        # A team of one is a team all the same, if its class is written for several.
+        # With one agent it is still a team, if its class is written for several agents.
         is_team = agents > 1 or bool(OF_TEAMS.intersection(_names_of(env.step)))
         limit = found["max_episode_steps"] if limit is None else limit
         return cls(
@@ -131,17 +131,17 @@ class Spec:
 
     @property
     def parameter_dtype(self) -> np.dtype[Any]:
-        """Of the values of one env."""
+        """The dtype of the parameters of one env."""
         return np.dtype([(name, np.asarray(value).dtype) for name, value in self.parameters.items()])
 
     @property
     def step_arguments(self) -> tuple[str, ...]:
-        """All that a step may ask for."""
+        """The names of all arguments that `step` may ask for."""
         return SEVERAL_STEP if self.is_team else SINGLE_STEP
 
 
 def _resolved(env: Any, part: str, config: SimpleNamespace) -> Any:
-    """A value, or what a function of the constants gives."""
+    """Return an attribute of the class. If it is a function of the constants, call it."""
     value = inspect.getattr_static(env, part)
     if isinstance(value, staticmethod):
         value = value.__func__
@@ -161,7 +161,7 @@ def _constant(where: str, value: Any, default: Any) -> Any:
             return kind(value)
         raise ArgumentError(f"{where}: expected a value like {default!r}, got {value!r}")
     if isinstance(default, np.ndarray) and isinstance(value, (np.ndarray, list, tuple)):
-        array = np.array(value, default.dtype, order="C")  # a copy, which nobody else can change
+        array = np.array(value, default.dtype, order="C")  # a copy that the caller cannot change
         if not np.array_equal(array, value):
             raise ArgumentError(f"{where}: expected an array of {default.dtype}, got {value!r}")
         return array
@@ -195,7 +195,7 @@ def _count(where: str, value: Any) -> int:
 def _state(name: str, state: Any) -> np.dtype[Any]:
     try:
         dtype: np.dtype[Any] = np.dtype(state)
-    except (TypeError, ValueError):  # whose words are about how dtypes may be spelt
+    except (TypeError, ValueError):  # NumPy's message would only explain how to write dtypes
         raise NativeError(
             f"{name}.state: expected a structured dtype, {SUCH_A_STATE}, got {state!r}"
         ) from None
@@ -212,7 +212,7 @@ def _state(name: str, state: Any) -> np.dtype[Any]:
 
 
 def _in_record(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Numba has no arrays of bools in records; as bytes they are the same."""
+    """Replace arrays of bools by bytes, because Numba has no arrays of bools in records."""
     return np.dtype((np.uint8, dtype.shape)) if dtype.shape and dtype.base == np.bool_ else dtype
 
 
@@ -257,12 +257,12 @@ def _names_of(function: Any) -> list[str]:
 
 
 def arguments_of(function: Callable[..., Any]) -> list[str]:
-    """The names of what a function asks for, in its own order."""
+    """Return the names of a function's parameters, in order."""
     return list(inspect.signature(function).parameters)
 
 
 def row_dtype(layout: Layout) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """The dtype and shape by which an env sees a row: an array, or a record if it is a Dict or Tuple."""
+    """Return the dtype and shape of a row for an env: an array, or a record for a Dict or Tuple."""
     root = layout.root
     if isinstance(root, Leaf):
         return root.field.dtype, root.field.shape

@@ -1,7 +1,8 @@
-"""Whether a `step` is straight: harmless for any state and action, so that it may be called for nothing.
+"""Straight steps: a `step` is straight if it is harmless for any state and action.
 
-Straight is what has no loop and no index that is computed, uses no random numbers, and has a state of single
-numbers: then no input can make it write where it should not, or go on for ever.
+A kernel may call a straight step even for an env that needs no step. A step is straight if it has no loop
+and no computed index, draws no random numbers, and its state has no arrays. Then no input can make it write
+outside its arrays or run forever.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp)
 
 
 def is_straight(spec: Spec) -> bool:
-    """Whether its step is."""
+    """Return whether the step of an env class is straight."""
     fields: Any = spec.state.fields
     return (
         not spec.is_team
@@ -34,7 +35,7 @@ def is_straight(spec: Spec) -> bool:
 def _is_straight(function: Any, seen: set[Any]) -> bool:
     function = getattr(function, "py_func", function)
     if function in seen:
-        return False  # it may call itself for ever
+        return False  # it may call itself forever
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
@@ -53,7 +54,7 @@ def _is_straight(function: Any, seen: set[Any]) -> bool:
 
 
 def _value_of(node: ast.AST, known: dict[str, Any]) -> Any:
-    """What a name, or an attribute of one, stands for."""
+    """Return the value of a name or of an attribute of a module; None if it is not known."""
     if isinstance(node, ast.Name):
         return known.get(node.id, getattr(builtins, node.id, None))
     if isinstance(node, ast.Attribute):
@@ -63,7 +64,7 @@ def _value_of(node: ast.AST, known: dict[str, Any]) -> Any:
 
 
 def _is_harmless(called: Any, seen: set[Any]) -> bool:
-    """Whether any number will do for it: what makes arrays, or looks into them, is not."""
+    """Return whether a function is safe for any number. Functions that make or read arrays are not."""
     plain = getattr(called, "py_func", called)
     if isinstance(plain, FunctionType):
         return _is_straight(plain, seen)

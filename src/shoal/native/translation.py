@@ -1,4 +1,4 @@
-"""What Numba says of a function it cannot compile -> an error that shows the line and says what to do."""
+"""Numba's error for a function it cannot compile -> an error that shows the line and says what to do."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from shoal.errors import NativeError
 from shoal.native.rng import no_such_draw
 from shoal.native.spec import Spec
 
-# A pattern in Numba's message, and what it means to the author of an env: a text, or a
-# function of what was found.
+# A pattern in Numba's message, and its explanation for the author of an env: a text, or a function of the
+# groups of the match.
 MEANINGS: tuple[tuple[str, str | Callable[..., str]], ...] = (
     (
         r"Unknown attribute '?(\w+)'? (?:of|for) type config",
@@ -27,31 +27,31 @@ MEANINGS: tuple[tuple[str, str | Callable[..., str]], ...] = (
     ),
     (
         r"Cannot unify (.+?) and (.+?) for '(\w+)",
-        "the variable {2} is once {0} and once {1}: keep it one of them",
+        "the variable {2} is once {0} and once {1}: give it only values of one type",
     ),
     (r"variable '?(\w+)'? .*(?:not defined|referenced before)", "{0} may be used before it has a value"),
-    (r"NameError: name '(\w+)' is not defined", "nothing is called {0}"),
+    (r"NameError: name '(\w+)' is not defined", "the name {0} is not defined"),
     (
         r"Untyped global name '(\w+)'",
-        "{0} is nothing that can be compiled: a number, an array or a function can",
+        "{0} cannot be compiled: only numbers, arrays and functions can",
     ),
-    (r"unicode_type|Literal\[str\]", "text cannot be computed with"),
+    (r"unicode_type|Literal\[str\]", "strings are not compiled"),
 )
 
 
 @contextmanager
 def translated(spec: Spec) -> Iterator[None]:
-    """Raise errors of compiling in the words of the env's author.
+    """Turn Numba's errors inside this context into errors for the author of the env.
 
     Raises:
-        NativeError: Instead of Numba's.
+        NativeError: Instead of Numba's error.
     """
     try:
         yield
     except NativeError:
         raise
-    except Exception as error:  # Numba's own, and what it forgets to catch
-        raise NativeError(_explained(spec, error)) from None  # whose pages would hide this
+    except Exception as error:  # Numba's errors, and others that it does not catch
+        raise NativeError(_explained(spec, error)) from None  # Numba's long text would hide this
 
 
 def _explained(spec: Spec, error: Exception) -> str:
@@ -78,7 +78,7 @@ def _explained(spec: Spec, error: Exception) -> str:
 
 
 def _place(spec: Spec, text: str) -> tuple[str, int]:
-    """The innermost line of the env's own file that the message names."""
+    """Return the innermost file and line of the env's code that the message names."""
     own = {function.__code__.co_filename for function in (spec.step, spec.reset)}
     found = ("", 0)
     for file, line in re.findall(r'File "([^"]+)", line (\d+)', text):

@@ -19,7 +19,7 @@ from shoal.errors import ArgumentError, WorkerError
 from shoal.limits import obtaining
 from shoal.processes import launcher as launcher_process
 from shoal.processes.launcher import PATIENCE
-from shoal.processes.messages import Deadline, Gone, Late, Mail, Packets, dumps, dumps_by_value
+from shoal.processes.messages import Connection, Deadline, Gone, Late, Packets, dumps, dumps_by_value
 
 METHODS = ("forkserver", "fork", "spawn")
 
@@ -63,7 +63,7 @@ class Channel:
         """The descriptor; it can be read when somebody has died."""
         return self._line.fileno()
 
-    def start(self, token: int) -> Mail:
+    def start(self, token: int) -> Connection:
         """Start a worker; its death will be told under this token. Returns the line to it.
 
         Raises:
@@ -80,7 +80,7 @@ class Channel:
             except BaseException:
                 ours.close()
                 raise
-        return Mail(ours, self.dumps)
+        return Connection(ours, self.dumps)
 
     def kill(self, token: int) -> None:
         """Kill a worker, if it lives."""

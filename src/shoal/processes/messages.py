@@ -167,16 +167,16 @@ class Packets(Line):
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def send(self, message: Any, deadline: Deadline, *descriptors: int) -> None:
-        """Send a message, and descriptors with it; errors as for `Mail`."""
+        """Send a message, and descriptors with it; errors as for `Connection`."""
         self._send(pickle.dumps(message), deadline, descriptors)
 
     def receive(self, deadline: Deadline, num_descriptors: int = 0) -> tuple[Any, list[int]]:
-        """The next message, and the descriptors that came with it; errors as for `Mail`."""
+        """The next message, and the descriptors that came with it; errors as for `Connection`."""
         pickled, descriptors = self._receive(1 << 16, deadline, lambda: False, num_descriptors)
         return pickle.loads(pickled), descriptors
 
 
-class Mail(Line):
+class Connection(Line):
     """A line for messages of any size. Each side knows when one is due: none waits in the line unread.
 
     A send or receive that is interrupted leaves the line useless.

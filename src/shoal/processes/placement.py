@@ -1,4 +1,4 @@
-"""Who steps which envs: creators -> workers -> blocks."""
+"""Placement: which worker holds which envs: creators -> workers -> blocks."""
 
 from __future__ import annotations
 
@@ -10,63 +10,63 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import ArgumentError
+from shoal.vector.batching import Batching
+from shoal.vector.engine import BlockRange
 
 
 @dataclass(frozen=True)
-class Plan:
+class Placement:
     """How the creators of a vec are split, in the order of their rows.
 
     Attributes:
-        own: Creators of this process, which come first.
-        blocks: Of each block: its worker, its first creator and one past its last.
-        per_batch: Blocks in a batch.
+        own: The number of creators of this process, which come first.
+        blocks: For each block, its worker, its first creator and one past its last creator.
     """
 
     own: int
     blocks: list[tuple[int, int, int]]
-    per_batch: int
 
     @property
     def num_workers(self) -> int:
-        """How many have a block."""
+        """The number of workers."""
         return 1 + max(worker for worker, _, _ in self.blocks)
 
     def of_worker(self, worker: int) -> list[int]:
-        """Its creators."""
+        """Return the creators of a worker."""
         return [unit for owner, first, last in self.blocks if owner == worker for unit in range(first, last)]
 
 
 @dataclass(frozen=True)
-class Part:
-    """A block as both sides know it.
+class WorkerBlock(BlockRange):
+    """A block of a worker.
 
     Attributes:
-        number: Of the block, counted through the vec.
-        units: Creators whose envs are in it.
-        first_env: Its first env.
-        last_env: One past its last env.
+        units: The number of creators whose envs are in it.
     """
 
-    number: int
     units: int
-    first_env: int
-    last_env: int
-
-    @property
-    def envs(self) -> slice:
-        """Its envs."""
-        return slice(self.first_env, self.last_env)
-
-    @property
-    def num_envs(self) -> int:
-        """How many."""
-        return self.last_env - self.first_env
 
 
-def plan_sync(
+def place(
+    batching: Batching, num_workers: Any, envs_per_worker: Any, cores: int, *, parent_steps: bool
+) -> Placement:
+    """Decide which worker holds which creators.
+
+    Raises:
+        ArgumentError: If that cannot be done.
+    """
+    count = len(batching.creators)
+    if batching.order is None:
+        return place_sync(count, num_workers, envs_per_worker, cores, parent_steps=parent_steps)
+    return place_async(
+        count, num_workers, envs_per_worker, cores, batch_size=batching.batch_size, order=batching.order
+    )
+
+
+def place_sync(
     creators: int, num_workers: Any, envs_per_worker: Any, cores: int, *, parent_steps: bool
-) -> Plan:
-    """One block for each worker, all of them in every batch.
+) -> Placement:
+    """Give each worker one block, all of which are in every batch.
 
     Raises:
         ArgumentError: If that cannot be done.
@@ -74,13 +74,13 @@ def plan_sync(
     sizes = split(creators, num_workers, envs_per_worker, cores, parent_steps=parent_steps)
     ends = list(pairwise(accumulate(sizes, initial=0)))
     blocks = [(worker, *end) for worker, end in enumerate(ends[parent_steps:])]
-    return Plan(sizes[0] if parent_steps else 0, blocks, len(blocks))
+    return Placement(sizes[0] if parent_steps else 0, blocks)
 
 
-def plan_async(
+def place_async(
     creators: int, num_workers: Any, envs_per_worker: Any, cores: int, *, batch_size: int, order: str
-) -> Plan:
-    """Blocks that batches can be made of.
+) -> Placement:
+    """Give each worker blocks of which batches can be made.
 
     Raises:
         ArgumentError: If that cannot be done.
@@ -102,7 +102,7 @@ def plan_async(
             size //= next(factor for factor in range(2, size + 1) if size % factor == 0)
         owners = [worker for worker, own in enumerate(sizes) for _ in range(own // size)]
     blocks = [(owner, block * size, (block + 1) * size) for block, owner in enumerate(owners)]
-    return Plan(0, blocks, batch_size // size)
+    return Placement(0, blocks)
 
 
 def split(
@@ -113,7 +113,7 @@ def split(
     *,
     parent_steps: bool,
 ) -> list[int]:
-    """How many creators each share gets, the parent's own first if it has one.
+    """Return how many creators each process gets, the parent first if it steps some.
 
     Raises:
         ArgumentError: If that cannot be done.

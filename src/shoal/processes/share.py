@@ -18,11 +18,12 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from shoal._core._native import office_nbytes
+from shoal._core._native import handshake_nbytes
 from shoal.cores import Patience
-from shoal.processes.placement import Part, Plan
+from shoal.processes.placement import Placement, WorkerBlock
 from shoal.rows.arena import Arena
 from shoal.rows.layout import Layout
+from shoal.vector.engine import BlockRange
 
 LAST_WORDS = 1 << 12  # bytes, of each worker; they take no memory until they are written
 
@@ -72,13 +73,13 @@ class Share:
         worker: Its number.
         num_workers: Of the pool.
         most_blocks: That any of them has.
-        parts: Its blocks.
+        blocks: The blocks of the worker.
         num_envs: Of the vec.
         agents: Rows of an env.
         observation: The space of a row's observation.
         action: The space of a row's action.
         mode: The autoreset mode.
-        flat: As for `Run`.
+        flat: As for `RowSlice`.
         patience: How long to wait for a call in which way.
         keeps: Whether rows are kept before each step, in a second arena behind the first.
         due: For a worker in the place of another: the seed of each env's first reset, unless told otherwise,
@@ -88,7 +89,7 @@ class Share:
     worker: int
     num_workers: int
     most_blocks: int
-    parts: tuple[Part, ...]
+    blocks: tuple[WorkerBlock, ...]
     num_envs: int
     agents: int
     observation: Space[Any]
@@ -110,11 +111,11 @@ class Share:
         return self._arena_start() + (2 if self.keeps else 1) * arena
 
     def _arena_start(self) -> int:
-        return office_nbytes(self.num_workers, self.most_blocks) + self.num_workers * LAST_WORDS
+        return handshake_nbytes(self.num_workers, self.most_blocks) + self.num_workers * LAST_WORDS
 
-    def last_words(self, block: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def last_message(self, block: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Where the worker leaves a message that it could not send."""
-        start = office_nbytes(self.num_workers, self.most_blocks) + self.worker * LAST_WORDS
+        start = handshake_nbytes(self.num_workers, self.most_blocks) + self.worker * LAST_WORDS
         return block[start : start + LAST_WORDS]
 
     def arena(self, block: NDArray[np.uint8]) -> Arena:
@@ -127,19 +128,19 @@ class Share:
         rows, layouts = self.num_envs * self.agents, self.layouts()
         return Arena.within(block[-Arena.nbytes(rows, *layouts) :], rows, *layouts)
 
-    def rows_of(self, part: Part, arena: Arena) -> Arena:
+    def rows_of(self, block: BlockRange, arena: Arena) -> Arena:
         """A block's rows."""
-        return arena.rows(part.first_env * self.agents, part.last_env * self.agents)
+        return arena.rows(block.first_env * self.agents, block.last_env * self.agents)
 
 
-def shares_of(plan: Plan, num_envs: Sequence[int], **common: Any) -> list[Share]:
-    """What each worker gets, now that it is known how many envs each creator made."""
+def shares_of(placement: Placement, num_envs: Sequence[int], **common: Any) -> list[Share]:
+    """Return the share of each worker, now that it is known how many envs each creator made."""
     starts = list(accumulate(num_envs, initial=0))
-    parts: list[list[Part]] = [[] for _ in range(plan.num_workers)]
-    for number, (worker, first, last) in enumerate(plan.blocks):
-        parts[worker].append(Part(number, last - first, starts[first], starts[last]))
-    most = max(map(len, parts))
+    blocks: list[list[WorkerBlock]] = [[] for _ in range(placement.num_workers)]
+    for number, (worker, first, last) in enumerate(placement.blocks):
+        blocks[worker].append(WorkerBlock(number, starts[first], starts[last], last - first))
+    most = max(map(len, blocks))
     return [
-        Share(worker, plan.num_workers, most, tuple(own), starts[-1], **common)
-        for worker, own in enumerate(parts)
+        Share(worker, placement.num_workers, most, tuple(own), starts[-1], **common)
+        for worker, own in enumerate(blocks)
     ]

@@ -36,14 +36,14 @@ from numpy.typing import NDArray
 from shoal._core._native import WorkerSignals, die_with_parent, progress_offset
 from shoal.adapters.single import Creator
 from shoal.errors import EnvError
-from shoal.processes.messages import HEADER, Deadline, Gone, Mail, dumps
+from shoal.processes.messages import HEADER, Connection, Deadline, Gone, dumps
 from shoal.processes.objects import ObjectRows, Told
 from shoal.processes.remote_errors import Failure, pack_error
 from shoal.processes.share import Share
 from shoal.rows.arena import Arena, SharedMemory
 from shoal.stepping.block import Block, Unit, build_envs, close_all, names_of
 from shoal.stepping.env_faults import Guard, enter_worker, stand_in
-from shoal.stepping.row_slice import Infos, Run
+from shoal.stepping.row_slice import Infos, RowSlice
 from shoal.vector.spaces import UnitFacts
 
 STEP, REQUEST = 0, 1  # verbs of a call: a request comes with a message
@@ -73,7 +73,7 @@ def main(descriptor: int, launcher: int, creators: Sequence[Sequence[Creator]] |
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     enter_worker()
     np.random.seed()  # noqa: NPY002 - else workers forked from one process would all draw the same
-    code, mail = 1, Mail(socket.socket(fileno=descriptor))
+    code, mail = 1, Connection(socket.socket(fileno=descriptor))
     try:
         _Worker(mail, creators).live()
         code = 0
@@ -87,7 +87,7 @@ def main(descriptor: int, launcher: int, creators: Sequence[Sequence[Creator]] |
 
 
 class _Worker:
-    def __init__(self, mail: Mail, creators: Sequence[Sequence[Creator]] | None) -> None:
+    def __init__(self, mail: Connection, creators: Sequence[Sequence[Creator]] | None) -> None:
         self._mail, self._creators, self._pid = mail, creators, os.getpid()
 
     def live(self) -> None:
@@ -155,16 +155,16 @@ class _Worker:
             *share.patience,
             memory.descriptor,
         )
-        self._words = share.last_words(memory.block)
+        self._words = share.last_message(memory.block)
         at = progress_offset(share.worker, share.most_blocks)
         self._progress = memory.block[at : at + 8].view(np.int64)
         arena, layouts = share.arena(memory.block), share.layouts()
         kept = share.kept(memory.block) if share.keeps else None
         self._blocks: list[_ServedBlock] = []
         first = 0
-        for number, part in enumerate(share.parts):
+        for number, part in enumerate(share.blocks):
             rows = share.rows_of(part, arena)
-            run = Run(rows, *layouts, share.mode, part.first_env, share.flat, self._progress)
+            run = RowSlice(rows, *layouts, share.mode, part.first_env, share.flat, self._progress)
             block = Block(units[first : first + part.units], run)
             first += part.units
             old = None if kept is None else share.rows_of(part, kept)

@@ -1,12 +1,12 @@
-"""The crew: the worker processes of one vec, how they are set up, and what becomes of them.
+"""Workers: the worker processes of one vec, how they are set up, and what happens when one is lost.
 
 Guarantees
-  - A worker that is lost (dead, late, or interrupted in a message) is in `lost` until it is replaced.
+  - A worker that is lost (dead, late, failed, or interrupted in a message) is in `lost` until it is replaced.
   - When `kill` returns, the worker writes to no row any more.
-  - Only the process that made a crew ends it; in a fork of it nothing happens to the workers.
+  - Only the process that made the workers ends them. In a fork of it nothing happens to them.
 
-What workers are asked for, and how their answers are heard, is `_pool.py`; who starts and buries them is
-`_launcher.py`.
+`calls.py` says what workers are asked for and how their answers are read. `launcher.py` starts them and
+reports their ends.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,10 @@ from shoal.processes import worker as worker_process
 from shoal.processes.launcher_client import ONE_THREAD, open_channel
 from shoal.processes.messages import (
     HEADER,
+    Connection,
     Deadline,
     Gone,
     Late,
-    Mail,
     closed_lines,
     dumps_by_value,
     first_to_speak,
@@ -65,22 +66,41 @@ GRACE = 1.0  # seconds for a worker to finish by itself what is no longer wanted
 CLOSING = 10.0  # seconds to close its envs, if the vec has no timeout
 
 
-class Crew:
-    """Workers, built and waiting to be told their share.
+class WorkerState(Enum):
+    """The state of a worker. In all states but SERVING it counts as lost: it cannot be called."""
+
+    STARTING = "starting"  # its envs are being made
+    SERVING = "serving"  # it can be called
+    WRITING = "writing"  # a message to it is on its way; it stays so if that was interrupted
+    READING = "reading"  # a message from it is being read; it stays so if that was interrupted
+    LATE = "late"  # it has not answered in time
+    FAILED = "failed"  # an env raised in it, and it does nothing more
+    KILLED = "killed"  # it was told to die; its end has not been reported yet
+    DEAD = "dead"  # its end has been reported, or its connection is closed
+
+
+class Workers:
+    """The worker processes of a vec.
+
+        STARTING --(assign, replace)--> SERVING <--(begin and end of a message)--> WRITING, READING
+        SERVING --(no answer in time)--> LATE       SERVING --(an error that ends it)--> FAILED
+        any state --(its end is reported)--> DEAD   any state --(kill)--> KILLED --> DEAD
+        any state --(replace)--> STARTING --> SERVING, as a new process
+
+    Only `_set_state` changes a state.
 
     Args:
-        creators: Of each worker.
-        numbers: Of its creators, for messages.
+        creators: The creators of each worker.
+        numbers: The numbers of these creators, for messages.
         start_method: How workers start.
-        timeout: Seconds for any one wait; None for ever.
+        timeout: Seconds for any one wait; None waits for ever.
 
     Attributes:
-        facts: Of each worker's units.
+        facts: For each worker, the facts of the envs that it made.
         signals: The handshake, once `assign` has been called. It counts blocks through the whole vec.
-        owners: Of each block: its worker.
-        blocks: Of each worker.
-        lost: Workers that must be replaced before they can be called again.
-        torn: Workers whose message was being read; if it still is, that was interrupted.
+        owners: For each block, its worker.
+        blocks: For each worker, its blocks.
+        lost: Workers that must be replaced before they can be called again: all that are not SERVING.
         reset_verb: What a user calls to start a lost worker anew.
         ended: Whether `end` has been called.
     """
@@ -95,7 +115,7 @@ class Crew:
         timeout: float | None,
     ) -> None:
         self._owner = os.getpid()
-        self._timeout = timeout
+        self.timeout = timeout
         self._forks = start_method == "fork"
         self._units = numbers
         self._ids = numbers  # of creators, later of envs
@@ -105,18 +125,18 @@ class Crew:
         self.num_workers = len(creators)
         self.owners: list[int] = []
         self.blocks: list[list[int]] = []
-        self.lost: set[int] = set()
-        self.torn: set[int] = set()
+        self._states = [WorkerState.STARTING] * self.num_workers
+        self.lost: set[int] = set(range(self.num_workers))
         self.reset_verb = "reset"
         self.ended = False
-        self._mails: dict[int, Mail] = {}
-        self._tokens: dict[int, int] = {}  # of those whose death has not been told: their worker
+        self.connections: dict[int, Connection] = {}
+        self._tokens: dict[int, int] = {}  # the workers whose end has not been reported, by token
         self._started = 0
-        self._exit_codes: dict[int, int | str | None] = {}  # of the dead
-        self._told: set[int] = set()  # whose loss an error has told of
+        self._exit_codes: dict[int, int | str | None] = {}  # of workers whose end is known
+        self._told: set[int] = set()  # workers whose loss an error has told
         self._shares: list[Share] = []
         self._memory: SharedMemory | None = None
-        self._channel, self._launcher_lives = self._open(), True
+        self.launcher, self._launcher_lives = self._open(), True
         try:
             deadline = Deadline(timeout)
             for worker in range(self.num_workers):
@@ -126,13 +146,28 @@ class Crew:
             self.end()
             raise
 
+    def _set_state(self, worker: int, state: WorkerState) -> None:
+        """Change the state of a worker. Nothing but a new process follows on DEAD."""
+        if self._states[worker] is WorkerState.DEAD and state is not WorkerState.STARTING:
+            return
+        # First `lost`, and last for SERVING: if Ctrl-C comes between, the worker counts as lost.
+        if state is not WorkerState.SERVING:
+            self.lost.add(worker)
+        self._states[worker] = state
+        if state is WorkerState.SERVING:
+            self.lost.discard(worker)
+
+    def state(self, worker: int) -> WorkerState:
+        """Return the state of a worker."""
+        return self._states[worker]
+
     # -- setting up and replacing ----------------------------------------------------------------------
 
     def _start(self, worker: int, deadline: Deadline) -> None:
         self._started += 1
         self._tokens[self._started] = worker
         try:
-            self._mails[worker] = self._channel.start(self._started)
+            self.connections[worker] = self.launcher.start(self._started)
         except OutOfResources:
             del self._tokens[self._started]  # there is no process that could die
             raise
@@ -150,55 +185,57 @@ class Crew:
         """Tell every worker its share of the memory; from then on they serve.
 
         Args:
-            shares: One for each.
-            memory: The memory, which is the crew's from now on.
-            patience: How long this process waits in which way.
-            cores: How many can be used.
+            shares: The share of each worker.
+            memory: The shared memory, which belongs to the workers from now on.
+            patience: How this process waits before it sleeps.
+            cores: The number of cores that can be used.
             parent_steps: Whether this process steps a share itself.
         """
         self._memory = memory
-        owners = {part.number: share.worker for share in shares for part in share.parts}
+        owners = {part.number: share.worker for share in shares for part in share.blocks}
         self.owners = [owners[block] for block in range(len(owners))]
-        self.blocks = [[part.number for part in share.parts] for share in shares]
+        self.blocks = [[part.number for part in share.blocks] for share in shares]
         self.signals = ParentSignals(
-            memory.block, self.owners, *patience, self._channel.fileno(), parent_steps, cores
+            memory.block, self.owners, *patience, self.launcher.fileno(), parent_steps, cores
         )
         self._shares = shares
         self._ids = [
-            [env for part in share.parts for env in range(part.first_env, part.last_env)] for share in shares
+            [env for part in share.blocks for env in range(part.first_env, part.last_env)] for share in shares
         ]
-        deadline = Deadline(self._timeout)
+        deadline = Deadline(self.timeout)
         for worker, share in enumerate(shares):
             self._tell(worker, share, deadline, memory.descriptor)
         self._gather(range(self.num_workers), deadline)
         for worker in range(self.num_workers):
             self._tell(worker, None, deadline)
-        self._watch_lines()
+            self._set_state(worker, WorkerState.SERVING)
+        self._watch_connections()
 
-    def _watch_lines(self) -> None:
-        lines = [mail for worker, mail in self._mails.items() if worker not in self.lost]
-        self.signals.watch_lines([mail.fileno() for mail in lines])
+    def _watch_connections(self) -> None:
+        """Let a wait notice if the connection to a worker is closed."""
+        open_ones = [line for worker, line in self.connections.items() if worker not in self.lost]
+        self.signals.watch_lines([line.fileno() for line in open_ones])
 
     def replace(self, worker: int, due: list[list[int | None]] | None = None) -> None:
         """Kill a worker and put a new one in its place, with new envs.
 
         Args:
-            worker: Which.
-            due: The seeds of its envs' first resets, unless told otherwise then, by block.
+            worker: The worker.
+            due: By block, the seed of each env's first reset, unless that reset has one of its own.
         """
         self.refuse_if_ended()
         self.kill(worker)
-        deadline = Deadline(self._timeout)
-        self._mails[worker].hang_up()
+        deadline = Deadline(self.timeout)
+        self.connections[worker].hang_up()
         if not self._launcher_lives:
-            self._channel.close()
-            self._channel, self._launcher_lives = self._open(), True
-            self.signals.watch(self._channel.fileno())
+            self.launcher.close()
+            self.launcher, self._launcher_lives = self._open(), True
+            self.signals.watch(self.launcher.fileno())
         self.signals.renew(worker)
         self._exit_codes.pop(worker, None)
-        self._words_of(worker)[: HEADER.size] = 0
+        self._last_message_of(worker)[: HEADER.size] = 0
         self._told.discard(worker)
-        self.torn.discard(worker)
+        self._set_state(worker, WorkerState.STARTING)
         self._start(worker, deadline)
         (facts,) = self._gather([worker], deadline)
         for new, old in zip(facts, self.facts[worker], strict=True):
@@ -210,54 +247,53 @@ class Crew:
         self._tell(worker, replace(self._shares[worker], due=due), deadline, self._memory.descriptor)
         self._gather([worker], deadline)
         self._tell(worker, None, deadline)
-        self.lost.discard(worker)
-        self._watch_lines()
+        self._set_state(worker, WorkerState.SERVING)
+        self._watch_connections()
 
     def kill(self, worker: int, patience: float = CLOSING) -> None:
         """Kill a worker; when this returns, it writes to no row any more."""
-        self.lost.add(worker)
+        self._set_state(worker, WorkerState.KILLED)
         for token, each in list(self._tokens.items()):
             if each == worker:
-                self._channel.kill(token)
-        self._await_death(worker, patience)  # if it is not told, nobody listens: what could be done is done
+                self.launcher.kill(token)
+        self._await_death(worker, patience)  # without a report the launcher is gone, and all workers with it
 
     def _await_death(self, worker: int, patience: float) -> bool:
-        """Whether the death of a worker has been told within so many seconds."""
+        """Wait for the report of a worker's end; return whether it came within `patience` seconds."""
         deadline = Deadline(patience)
         with suppress(Late):
             while worker in self._tokens.values():
-                self._read_death(deadline)
+                self._read_report(deadline)
         return worker not in self._tokens.values()
 
     def _tell(self, worker: int, message: Any, deadline: Deadline, *descriptors: int) -> None:
         """Send what a worker needs to know while it is being set up."""
-        mail = self._mails[worker]
         try:
-            mail.send(message, deadline, *descriptors)
+            self.connections[worker].send(message, deadline, *descriptors)
         except Gone:
-            pass  # whoever waits for its answer will find out
+            pass  # the wait for its answer will find out
         except Late:
-            raise self.late(worker, "while it was starting") from None
+            raise self.timeout_error(worker, "while it was starting") from None
 
     def _gather(self, workers: Sequence[int], deadline: Deadline) -> list[Any]:
-        """What each of these workers replies while it is being set up."""
+        """Receive what each of these workers replies while it is being set up."""
         replies: dict[int, Any] = {}
         while missing := [worker for worker in workers if worker not in replies]:
             worker = missing[0]
             try:
                 # The channel too: a worker's own children may hold its line open when it dies.
-                lines = {worker: self._mails[worker] for worker in missing}
-                first = first_to_speak({**lines, None: self._channel}, deadline)
-                self.notice_deaths()
+                lines = {worker: self.connections[worker] for worker in missing}
+                first = first_to_speak({**lines, None: self.launcher}, deadline)
+                self.notice_ends()
                 dead = [worker for worker in missing if worker in self._exit_codes]
                 if first is None and not dead:
                     continue
                 worker = dead[0] if first is None else first
-                outcome, reply = self.receive(worker, deadline)
+                outcome, reply = self._unpickled(worker, self._receive(worker, deadline))
             except Late:
-                raise self.late(worker, "while it was starting") from None
+                raise self.timeout_error(worker, "while it was starting") from None
             except Gone:
-                raise self.obituary(worker) from None
+                raise self.death_error(worker) from None
             if outcome == FAILED:
                 raise unpack_error(reply)
             replies[worker] = reply
@@ -266,34 +302,51 @@ class Crew:
     # -- messages --------------------------------------------------------------------------------------
 
     def dumps(self, message: Any) -> bytes:
-        """A message as workers can read it."""
-        return self._channel.dumps(message)
+        """Pickle a message so that workers can read it."""
+        return self.launcher.dumps(message)
 
     def post(self, block: int, request: bytes) -> None:
-        """Call a block for a request. Whether its worker got it shows when the answer is waited for."""
+        """Call a block for a request. The wait for its answer finds out whether the worker got it."""
         worker = self.owners[block]
-        self.lost.add(worker)  # while the message is on its way
+        self._set_state(worker, WorkerState.WRITING)
         self.signals.post([block], REQUEST)
         try:
-            self._mails[worker].post(request, Deadline(self._timeout))
+            self.connections[worker].post(request, Deadline(self.timeout))
         except Gone:
-            self._exit_codes.setdefault(worker, None)  # until its death is told
+            self._note_end(worker, None)  # until the launcher reports how it ended
         except Late:
             pass
         else:
-            self.lost.discard(worker)
+            self._set_state(worker, WorkerState.SERVING)
 
-    def receive(self, worker: int, deadline: Deadline) -> Any:
-        """What a worker sends.
+    def begin_reading(self, worker: int) -> WorkerState:
+        """Note that a message of a worker is about to be read; return the state that it had before."""
+        before = self._states[worker]
+        self._set_state(worker, WorkerState.READING)
+        return before
+
+    def read(self, worker: int, before: WorkerState, deadline: Deadline) -> Any:
+        """Read a message of a worker that has answered. It is then in the state `before` again.
 
         Raises:
             Gone: If it has died.
-            Late: If it takes too long.
-            EnvError: If it sends what cannot be unpickled here.
+            Late: If it takes too long, or if an earlier message was not read to its end.
+            EnvError: If the message cannot be unpickled here.
         """
-        self.torn.add(worker)
-        pickled, _ = self._mails[worker].receive(deadline, lambda: self._is_dead(worker))
-        self.torn.discard(worker)
+        if before is WorkerState.READING:  # interrupted: the rest of that message is still in the connection
+            raise Late
+        pickled = self._receive(worker, deadline)
+        self._set_state(worker, before)
+        return self._unpickled(worker, pickled)
+
+    def fail(self, worker: int) -> None:
+        """Note that a worker has raised an error after which it does nothing more."""
+        self._set_state(worker, WorkerState.FAILED)
+
+    def _receive(self, worker: int, deadline: Deadline) -> bytes:
+        return self.connections[worker].receive(deadline, lambda: self._has_ended(worker))[0]
+
+    def _unpickled(self, worker: int, pickled: bytes) -> Any:
         try:
             with Guard("an env", "__reduce__"):
                 return pickle.loads(pickled)
@@ -302,67 +355,74 @@ class Crew:
                 f"what a worker sent cannot be unpickled here: {summary_of(error)}", self._ids[worker]
             ) from error
 
-    # -- what becomes of them --------------------------------------------------------------------------
+    # -- lost workers ----------------------------------------------------------------------------------
 
-    def _is_dead(self, worker: int) -> bool:
-        self.notice_deaths()
+    def _has_ended(self, worker: int) -> bool:
+        self.notice_ends()
         return worker in self._exit_codes
 
-    def notice_deaths(self) -> None:
-        """Take note of everybody whose death has been told."""
+    def _note_end(self, worker: int, code: int | str | None) -> None:
+        """Note that a worker has ended; `code` is None as long as the launcher has not reported how."""
+        if code is not None or worker not in self._exit_codes:
+            self._exit_codes[worker] = code
+        self._set_state(worker, WorkerState.DEAD)
+
+    def notice_ends(self) -> None:
+        """Note all ends of workers that the launcher has reported."""
         with suppress(Late):
             while self._tokens:
-                self._read_death(Deadline(0.0))
+                self._read_report(Deadline(0.0))
 
-    def notice_closed_lines(self) -> None:
-        """Take note of workers that have died, or cannot be talked to, though no death has been told."""
-        there = {worker: mail for worker, mail in self._mails.items() if worker not in self.lost}
+    def notice_closed_connections(self) -> None:
+        """Note workers that have ended, or cannot be reached, though no end has been reported."""
+        there = {worker: line for worker, line in self.connections.items() if worker not in self.lost}
         for worker in closed_lines(there):
-            self.lost.add(worker)
-            self._exit_codes.setdefault(worker, None)  # until its death is told
-        self._watch_lines()
+            self._note_end(worker, None)
+        self._watch_connections()
 
-    def _read_death(self, deadline: Deadline) -> None:
-        """Take note of the next death. If the launcher is gone, all have died with it.
+    def _read_report(self, deadline: Deadline) -> None:
+        """Read the launcher's next report of an end. If the launcher is gone, all workers have ended with it.
 
         Raises:
             Late: If there is none in time.
         """
+        code: int | str | None
         try:
-            token, code = self._channel.death(deadline)
+            token, code = self.launcher.death(deadline)
             tokens = [token] if token in self._tokens else []
         except Gone:
             tokens, code = list(self._tokens), None
             self._launcher_lives = False
             if self._shares:
-                self.signals.watch(-1)  # there will be no more news from there
+                self.signals.watch(-1)  # there will be no more reports
         for token in tokens:
-            self.lost.add(self._tokens[token])
-            self._exit_codes[self._tokens[token]] = code
+            worker = self._tokens[token]
+            self._exit_codes[worker] = code
+            self._set_state(worker, WorkerState.DEAD)
             del self._tokens[token]
 
     def died_untold(self) -> set[int]:
-        """Workers that have died, of whose loss no error has told yet."""
+        """Return the workers that have died without an error that told it."""
         return (self.lost & set(self._exit_codes)) - self._told
 
     def loss(self, worker: int) -> Exception:
-        """The error that says why a worker will not answer."""
+        """Make the error that says why a lost worker will not answer."""
         if worker in self._exit_codes:
-            return self.obituary(worker)
-        return self.late(worker, "since a call before")
+            return self.death_error(worker)
+        return self.timeout_error(worker, "since a call before")
 
-    def obituary(self, worker: int) -> Exception:
-        """The error that says how a worker died, or what it could not send any more."""
+    def death_error(self, worker: int) -> Exception:
+        """Make the error that says how a worker died, or return the one that it could not send any more."""
         self._told.add(worker)
-        # It is dead, but its death may not have been told or heard yet. Or it lives, without a line to here.
-        self._channel.wake()
+        # Its end may not have been reported yet. Or it lives, without a connection to this process.
+        self.launcher.wake()
         lives = not self._await_death(worker, GRACE)
         self.kill(worker, GRACE)
-        if self._shares and (last := self._last_words(worker)) is not None:
+        if self._shares and (last := self._unsent_error(worker)) is not None:
             return last
         code = self._exit_codes.get(worker)
         how = _how(code)
-        # Else the worker had died earlier, and Ctrl-C interrupted the message about it.
+        # Otherwise the worker had died earlier, and Ctrl-C interrupted the message about it.
         if lives and code == -signal.SIGKILL:
             code, how = None, f"was ended: {LINE_CLOSED}"
         error = WorkerDied(
@@ -373,13 +433,13 @@ class Crew:
         error.exit_code = code if isinstance(code, int) else None
         return error
 
-    def _words_of(self, worker: int) -> NDArray[np.uint8]:
+    def _last_message_of(self, worker: int) -> NDArray[np.uint8]:
         assert self._memory is not None
-        return self._shares[worker].last_words(self._memory.block)
+        return self._shares[worker].last_message(self._memory.block)
 
-    def _last_words(self, worker: int) -> Exception | None:
-        """The error that a worker has left because it could not send it."""
-        words = self._words_of(worker).tobytes()
+    def _unsent_error(self, worker: int) -> Exception | None:
+        """Return the error that a worker has left in shared memory because it could not send it."""
+        words = self._last_message_of(worker).tobytes()
         (size,) = HEADER.unpack_from(words)
         if size == 0:
             return None
@@ -393,9 +453,10 @@ class Crew:
                 error.add_note(f"{LINE_CLOSED}: worker {worker} has ended")
         return error
 
-    def late(self, worker: int, when: str) -> WorkerTimeout:
-        """The error that says that a worker has not answered; it is lost from now on."""
-        self.lost.add(worker)
+    def timeout_error(self, worker: int, when: str) -> WorkerTimeout:
+        """Make the error that says that a worker has not answered; it is lost from now on."""
+        if self._states[worker] in (WorkerState.STARTING, WorkerState.SERVING):
+            self._set_state(worker, WorkerState.LATE)
         self._told.add(worker)
         return WorkerTimeout(
             f"worker {worker}, which ran {self.envs_of(worker)}, has not answered {when}."
@@ -405,11 +466,11 @@ class Crew:
 
     @property
     def restarts(self) -> bool:
-        """Whether who is lost is replaced by itself."""
+        """Whether lost workers are replaced without the caller's doing."""
         return bool(self._shares) and self._shares[0].keeps
 
     def _advice(self, other: str) -> str:
-        """What to do, unless there is no vec yet or it does so by itself."""
+        """Say what to do, unless there is no vec yet or lost workers are replaced anyway."""
         if not self._shares or self.restarts:
             return ""
         return f" Call {self.reset_verb}() to start it anew, or {other}."
@@ -419,7 +480,7 @@ class Crew:
         return "" if env < 0 else f" It was last in env {env}."
 
     def envs_of(self, worker: int) -> str:
-        """A worker's envs, in words."""
+        """Name the envs of a worker."""
         runs: list[list[int]] = []
         for env in self._ids[worker]:
             if runs and runs[-1][-1] == env - 1:
@@ -432,7 +493,7 @@ class Crew:
     # -- the end ---------------------------------------------------------------------------------------
 
     def is_ours(self) -> bool:
-        """Whether this is the process that made the crew, and not a fork of it."""
+        """Whether this is the process that made the workers, and not a fork of it."""
         return os.getpid() == self._owner
 
     def refuse_if_ended(self) -> None:
@@ -453,36 +514,45 @@ class Crew:
         signals = vars(self).get("signals")
         if signals is not None:
             signals.interrupt()
-        for mail in list(self._mails.values()):
-            mail.shut_down()
+        for connection in list(self.connections.values()):
+            connection.shut_down()
 
     def end(self, *, at_once: bool = False) -> None:
         """End every worker: by itself, if it can and if there is time. May be called again."""
         self.ended = True  # first: the verb that this interrupts must not mistake what it finds
         if self.is_ours():
-            for mail in self._mails.values():
-                mail.hang_up()  # those that are still being set up close their envs then
-            self._channel.wake()
+            for connection in self.connections.values():
+                connection.hang_up()  # workers that are still being set up close their envs then
+            self.launcher.wake()
             deadline = Deadline(0.0 if at_once else GRACE)
             with suppress(Late):
-                while set(self._tokens.values()) - (self.lost if self._shares else set()):
-                    self._read_death(deadline)
+                while any(self._may_end_by_itself(worker) for worker in self._tokens.values()):
+                    self._read_report(deadline)
             for token in list(self._tokens):
-                self._channel.kill(token)
+                self.launcher.kill(token)
             deadline = Deadline(2 * GRACE)
-            with suppress(Late):  # a launcher that is stopped kills them when it finds the channel closed
+            with suppress(Late):  # a launcher that is stopped kills them when it finds its connection closed
                 while self._tokens:
-                    self._read_death(deadline)
-        for mail in self._mails.values():
-            mail.close()
-        self._channel.close()
+                    self._read_report(deadline)
+        for connection in self.connections.values():
+            connection.close()
+        self.launcher.close()
+        self.release()
+
+    def _may_end_by_itself(self, worker: int) -> bool:
+        return self._states[worker] in (WorkerState.STARTING, WorkerState.SERVING)
+
+    def release(self) -> None:
+        """Drop all references to the shared memory."""
         if self._memory is not None:
             self._memory.close()
+        self._memory = None
+        vars(self).pop("signals", None)
 
 
 def _how(code: int | str | None) -> str:
     if code is None:
-        return "died; nobody is left to say how"
+        return "died; the process that could say how has ended too"
     if isinstance(code, str):
         return f"could not be started: {code}. Use fewer workers, or allow more (ulimit -u, ulimit -n)"
     if code >= 0:

@@ -1,1 +1,1 @@
-"""Spaces as the bytes of rows: layouts, packing, actions, and the arena that holds all rows."""
+"""Rows: how values of spaces lie in bytes, how they get there, and the arena that holds all rows."""

@@ -1,4 +1,4 @@
-"""A batch of actions -> the arena: checked as a whole before any env moves."""
+"""A batch of actions -> the arena. The whole batch is checked before any env moves."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ class ActionWriter:
     """Checks a batch of actions and writes it into the action rows.
 
     Args:
-        layout: Of an action.
-        arena: The rows to write.
-        agents_per_env: Rows of an env, for messages.
-        flat: Whether batches come in the flat form.
+        layout: The layout of one action.
+        arena: The arena whose action rows are written.
+        agents_per_env: The number of rows of each env, for messages.
+        flat: Whether the caller passes flat actions.
 
     Attributes:
         single_space: The space of one row's action, as the user sees it.
-        env_ids: The env of each row, for messages, if it does not follow from the row.
-        usual: Takes batches that need no conversion, as nearly all are; None where there is no such thing.
-        dumps: Pickles the objects of actions for envs in other processes; None if all envs are in this one.
-        own_rows: Rows of envs in this process, which come first: their objects are not pickled.
+        env_ids: The env of each row, for messages; None if row numbers and env numbers agree.
+        usual: The fast path, for a batch that is one array and needs no conversion; None if the layout has no
+            such form.
+        dumps: The function that pickles the objects of actions for envs in other processes; None if all envs
+            run in this process.
+        own_rows: The number of rows whose envs run in this process. They come first; their objects are not
+            pickled.
     """
 
     def __init__(self, layout: Layout, arena: Arena, agents_per_env: int, *, flat: bool) -> None:
@@ -43,34 +46,34 @@ class ActionWriter:
         self.own_rows = 0
         self._codec = FlatActions(layout) if flat else None
         self.single_space: Space[Any] = layout.space if self._codec is None else self._codec.space
-        # Fields with limits to check: discrete ones for their range, floats for NaN.
+        # Fields whose values are checked: discrete fields for their range, float fields for NaN.
         self._ranges = [
             self._range(index)
             for index, field in enumerate(layout.fields)
             if is_discrete(field) and field.kind is not Kind.OBJECT
         ]
         self._floats = [i for i, field in enumerate(layout.fields) if field.dtype.kind == "f"]
-        # By far the most common: actions of one field, which come as an array that needs no conversion.
+        # The fast path covers the most common case: actions of one field, given as an array of its dtype.
         self.usual: ActionColumn | None = None
         root = layout.root
-        same = self._codec is None or self._codec.space == layout.space  # the flat form may be no other
+        same = self._codec is None or self._codec.space == layout.space  # the flat form can equal the space
         if same and isinstance(root, Leaf) and root.field.kind in (Kind.ARRAY, Kind.SCALAR):
             bounds = root.field.bounds() if is_discrete(root.field) else (None, None)
             self.usual = ActionColumn(self._packer.columns[root.index], *bounds)
 
     def _range(self, index: int) -> tuple[int, NDArray[Any], Any, Any]:
-        """A field's column with its bounds; no lower bound if the upper one catches all."""
+        """Return a field's index, column and bounds. The lower bound is None if one comparison is enough."""
         column, (low, high) = self._packer.columns[index], self._layout.fields[index].bounds()
         if np.any(low):
             return index, column, low, high
-        # Read as unsigned, a negative number is above every bound: one comparison does for both.
+        # Read as unsigned, a negative number is above the upper bound, so one comparison checks both bounds.
         return index, column.view(f"u{column.itemsize}"), None, high.astype(f"u{column.itemsize}")
 
     def write(self, actions: Any, needed: NDArray[np.bool_]) -> int:
         """Write the actions of the rows that need one; the others may hold anything.
 
         Returns:
-            How many need one.
+            The number of rows that need an action.
 
         Raises:
             ActionError: If any needed action does not fit. No env has moved.
@@ -102,7 +105,7 @@ class ActionWriter:
         return count
 
     def _pickle_objects(self, dumps: Callable[[Any], bytes], needed: NDArray[np.bool_]) -> None:
-        """Put pickles in the place of objects. One that cannot be pickled is found before any env moves."""
+        """Replace objects by their pickles. An object that cannot be pickled fails before any env moves."""
         for index, field in enumerate(self._layout.fields):
             if field.kind is not Kind.OBJECT:
                 continue

@@ -1,8 +1,8 @@
-"""The arena: the one block of memory that holds all rows, and the copies of it that callers keep.
+"""The arena: the one block of memory that holds all rows; also the copies of it that callers get.
 
     observations | actions | rewards | terminations | truncations | mask | resets | starts | return | length
 
-Each column starts on its own cache line, so that no two of them share one.
+Each column starts on a new cache line, so that no two columns share one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CACHE_LINE = 64
 
 
 def count_true(flags: NDArray[np.bool_]) -> int:
-    """How many are set. For a few hundred flags, a third of the price of NumPy's own."""
+    """Count the flags that are set. For a few hundred flags this takes a third of NumPy's time."""
     return flags.tobytes().count(1)
 
 
@@ -37,21 +37,22 @@ class Arena:
     """The columns of a run of rows. Slices of an arena share its memory.
 
     Attributes:
-        observations: Bytes, as the observation layout says.
-        actions: Bytes, as the action layout says.
-        rewards: Of the last transition.
-        terminations: The last transition ended the row's episode by itself.
-        truncations: The last transition's episode was cut off.
-        mask: The row needs an action now. Actions of other rows are never read.
-        resets: The row carries no transition: its observation begins an episode.
-        starts: The row's env was reset after its last transition, so that the next one begins an episode.
-            Its totals are cleared only then: those of a finished episode can be read until its successor's
-            first transition. (Of a row that waits for its reset this says nothing.)
-        episode_returns: Sum of rewards; of a finished episode until its successor's first transition.
-        episode_lengths: Transitions so far, likewise.
-        observation_objects: Values of observations that have no bytes (Sequence, Graph, custom spaces): one
-            row each, one column a field. Each process has its own; they travel by message.
-        action_objects: Values of actions that have no bytes, in the same form.
+        observations: The bytes of each observation, in the observation layout.
+        actions: The bytes of each action, in the action layout.
+        rewards: The reward of each row's last transition.
+        terminations: Whether the row's last transition terminated its episode.
+        truncations: Whether the row's last transition truncated its episode.
+        mask: Whether the row needs an action now. Actions of other rows are never read.
+        resets: Whether the row has no transition in this batch: its observation begins an episode.
+        starts: Whether the row's next transition is the first of an episode, because its env was reset after
+            the last one. That transition clears the row's return and length, so those of a finished episode
+            can be read until then. (The flag has no meaning for a row that still waits for its reset.)
+        episode_returns: The sum of rewards of the row's episode. The sum of a finished episode stays until
+            the first transition of the next episode.
+        episode_lengths: The number of transitions of the row's episode. It stays as long as the return.
+        observation_objects: The parts of observations that have no bytes (Sequence, Graph, custom spaces),
+            with one column for each field. Each process has its own; they travel in messages.
+        action_objects: The parts of actions that have no bytes, in the same form.
     """
 
     observations: Rows
@@ -69,7 +70,7 @@ class Arena:
 
     @classmethod
     def allocate(cls, num_rows: int, observation: Layout, action: Layout) -> Arena:
-        """Allocate an arena on the heap: all zero, every row awaiting its first action."""
+        """Allocate an arena on the heap: all zero, and every row waits for its first action."""
         block = np.zeros(cls.nbytes(num_rows, observation, action) + CACHE_LINE, np.uint8)
         arena = cls.within(block[-block.ctypes.data % CACHE_LINE :], num_rows, observation, action)
         arena.begin()
@@ -77,12 +78,12 @@ class Arena:
 
     @classmethod
     def nbytes(cls, num_rows: int, observation: Layout, action: Layout) -> int:
-        """Bytes that an arena of so many rows takes."""
+        """Return the number of bytes that an arena of `num_rows` rows takes."""
         return sum(nbytes for _, _, nbytes in _columns(num_rows, observation, action).values())
 
     @classmethod
     def within(cls, block: NDArray[np.uint8], num_rows: int, observation: Layout, action: Layout) -> Arena:
-        """The arena whose columns lie in this block, as they are."""
+        """Return the arena whose columns lie in `block`. The bytes of the block stay as they are."""
         arrays: dict[str, Any] = {}
         start = 0
         for name, (dtype, shape, nbytes) in _columns(num_rows, observation, action).items():
@@ -93,35 +94,35 @@ class Arena:
         return cls(**arrays)
 
     def begin(self) -> None:
-        """Be as at first: every row awaits the first action of its first episode."""
+        """Put the flags into their first state: every row waits for the first action of its first episode."""
         self.mask[:] = self.starts[:] = True
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return len(self.rewards)
 
     def rows(self, first: int, last: int) -> Arena:
-        """The rows from `first` up to but not including `last`, as views."""
+        """Return views of the rows from `first` up to but not including `last`."""
         return Arena(**{f.name: getattr(self, f.name)[first:last] for f in fields(self)})
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """A copy of every column, for a snapshot. Objects of actions have been used: they are left out."""
+        """Copy every column, for a snapshot. Objects of actions are left out, because they have been used."""
         names = [f.name for f in fields(self) if f.name != "action_objects"]
         return {name: _copy(getattr(self, name)) for name in names}
 
     def load(self, state: dict[str, NDArray[Any]]) -> None:
-        """Put a copy taken by `state` back."""
+        """Restore the columns from a copy that `state` made."""
         for name, column in state.items():
             getattr(self, name)[...] = _copy(column) if column.dtype == object else column
 
     def copy_from(self, other: Arena) -> None:
-        """Copy the rows of another arena, except for actions and objects."""
+        """Copy the rows of `other`, except for actions and objects."""
         for f in fields(self):
             if f.name not in ("actions", "observation_objects", "action_objects"):
                 getattr(self, f.name)[...] = getattr(other, f.name)
 
     def copy_objects_from(self, other: Arena) -> None:
-        """Refer to the objects of another arena's observations."""
+        """Take over the observation objects of `other`, without copying them."""
         self.observation_objects[...] = other.observation_objects
 
 
@@ -132,7 +133,7 @@ def _copy(column: NDArray[Any]) -> NDArray[Any]:
 def _columns(
     num_rows: int, observation: Layout, action: Layout
 ) -> dict[str, tuple[Any, tuple[int, ...], int]]:
-    """The dtype and shape of each column, and its bytes up to the next cache line."""
+    """Return the dtype and shape of each column, and its bytes padded to whole cache lines."""
     columns: dict[str, tuple[Any, tuple[int, ...]]] = {
         "observations": (np.uint8, (num_rows, observation.nbytes)),
         "actions": (np.uint8, (num_rows, action.nbytes)),
@@ -154,18 +155,18 @@ def _columns(
 
 
 class SharedMemory:
-    """Memory that processes share by handing its descriptor on.
+    """Memory that processes share by passing on its file descriptor.
 
-    It has no name in any file system, so it is gone when the last process that has it is gone, however that
-    ends; and it does not count against /dev/shm, which is small in containers.
+    The memory has no name in a file system. So the kernel frees it when the last process that uses it ends,
+    even if that process is killed. It also does not count against /dev/shm, which is small in containers.
 
     Args:
-        nbytes: How much.
-        descriptor: Of a memory made by another process; it is taken over.
+        nbytes: The size in bytes.
+        descriptor: The descriptor of memory that another process made. This object then owns the descriptor.
 
     Attributes:
-        block: The bytes, zero at first.
-        descriptor: To hand on.
+        block: The bytes; all are zero at first.
+        descriptor: The file descriptor to pass to other processes; -1 after `close`.
     """
 
     def __init__(self, nbytes: int, descriptor: int | None = None) -> None:
@@ -176,14 +177,14 @@ class SharedMemory:
                     self.descriptor = os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
                     os.ftruncate(self.descriptor, nbytes)
                     _seal(self.descriptor)
-                # The map, which has a descriptor of its own, goes with the last array that refers to it.
+                # The map has its own descriptor. It lives until the last array that refers to it is freed.
                 self.block: NDArray[np.uint8] = np.frombuffer(mmap.mmap(self.descriptor, nbytes), np.uint8)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """It is not handed on any more. The block stays as long as an array refers to it."""
+        """Close the descriptor. The block stays mapped as long as an array refers to it."""
         if self.descriptor >= 0:
             with suppress(OSError):  # an env in this process may have closed it
                 os.close(self.descriptor)
@@ -191,47 +192,48 @@ class SharedMemory:
 
 
 def _seal(descriptor: int) -> None:
-    """Keep a shared memory as large as it is.
+    """Fix the size of a shared memory.
 
-    Envs have its descriptor. If one truncated it, the kernel would kill every process that touches the rows.
+    Envs can reach its descriptor. If an env shrank it, the kernel would kill processes that read the rows.
     """
-    import fcntl  # which there is not everywhere
+    import fcntl  # here, because not every platform has it
 
     seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
 
 
-LARGE = 1 << 17  # bytes, from which on malloc may ask the system; smaller blocks it keeps itself
+LARGE = 1 << 17  # bytes. From this size on malloc may map new pages; it reuses smaller blocks itself
 SPARE_BLOCKS = 3
 
 
 def copier(column: NDArray[Any]) -> Callable[[], NDArray[Any]]:
-    """A function that returns a copy of the column as it then is, for a caller to keep."""
+    """Return a function that copies the current content of the column, for a caller to keep."""
     if column.dtype == object:
         return partial(copied_column, column)
     return column.copy if column.nbytes < LARGE else RecyclingCopier(column)
 
 
 class RecyclingCopier:
-    """Copies a large column; the memory of copies that were dropped is used again.
+    """Copies a large column, and reuses the memory of copies that the caller has dropped.
 
-    A large block fresh from the system costs a page fault for every 4 KB, which takes many times as long as
-    the copy itself; whether malloc gets one depends on what else the process does. Whether a copy has been
-    dropped is known by its references: an array, tensor or buffer made of it refers to it. A caller who keeps
-    more copies than there are spare blocks gets new memory.
+    A large block that is new from the system causes a page fault for every 4 KB. The page faults take many
+    times as long as the copy itself. Whether malloc returns such a block depends on what else the process
+    does. The reference count of a block shows whether its copy was dropped: every array, tensor or buffer
+    made from the copy refers to the block. If a caller keeps more copies than there are spare blocks, the
+    next copy uses new memory.
     """
 
     def __init__(self, column: NDArray[Any]) -> None:
         self._column = column
         self._blocks: list[NDArray[Any]] = [np.empty(0)]
-        self._unshared = self._references(0)  # how often a block is referred to that only this list holds
+        self._unshared = self._references(0)  # the reference count of a block that only this list holds
         self._blocks.clear()
 
     def _references(self, index: int) -> int:
         return sys.getrefcount(self._blocks[index])
 
     def __call__(self) -> NDArray[Any]:
-        """The column as it is now."""
+        """Return a copy of the column's current content."""
         for index in range(len(self._blocks)):
             if self._references(index) == self._unshared:
                 self._blocks[index][...] = self._column
@@ -239,5 +241,5 @@ class RecyclingCopier:
         else:
             self._blocks = [*self._blocks[1 - SPARE_BLOCKS :], self._column.copy()]
             index = -1
-        # A view, so that what a caller does to the array, such as freezing it, does not reach the block.
+        # A view, so that the block stays writable if the caller makes the array read-only.
         return self._blocks[index].view()

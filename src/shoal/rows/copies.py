@@ -1,4 +1,4 @@
-"""Copies of the objects that rows hold: as `copy.deepcopy` makes them, but fast for usual values."""
+"""Copies of the objects that rows hold: as `copy.deepcopy` makes them, but faster for common types."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _FIXED = {type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.valu
 
 
 def copied(value: Any) -> Any:
-    """A copy that shares nothing with the value that can change."""
+    """Copy a value. The copy shares no mutable part with the value."""
     try:
         return _copied(value)
-    except RecursionError:  # it contains itself, perhaps, which deepcopy can do
+    except RecursionError:  # the value may contain itself; deepcopy can copy that
         return deepcopy(value)
 
 
 def copied_column(column: NDArray[Any]) -> NDArray[Any]:
-    """A copy of an array of objects and of each of them."""
+    """Copy an array of objects and each object in it."""
     copy = np.empty_like(column)
     for index, value in np.ndenumerate(column):
         copy[index] = copied(value)

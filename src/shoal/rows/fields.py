@@ -1,4 +1,4 @@
-"""Fields and nodes: the leaves of a space, and the tree that puts them together again."""
+"""Fields and nodes: a field is one leaf of a space; the tree of nodes rebuilds a value from its fields."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Columns = Sequence[NDArray[Any]]
 
 
 class Kind(Enum):
-    """What one field holds."""
+    """The kind of value that a field holds."""
 
     ARRAY = "array"
     SCALAR = "scalar"  # a Discrete: one number
     TEXT = "text"
     CHOICE = "choice"  # the index of a OneOf
-    OBJECT = "object"  # a Sequence, Graph or custom space: no bytes in the row, a place in the object column
+    OBJECT = "object"  # a Sequence, Graph or custom space: it has an object column, and no bytes in the row
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,19 @@ class Field:
     shape: tuple[int, ...]
     space: Space[Any]
     offset: int
-    """In bytes; for an OBJECT, its column among the objects."""
+    """The offset in the row, in bytes; for an OBJECT, the number of its object column."""
     alphabet: str = ""
-    """Text only: the character behind each code; the entry of code 0 is never read."""
+    """For Text: the character of each code. The entry of code 0 is never read."""
 
-    # Plain numbers and text, worked out once: a policy reads them inside torch.compile.
+    # Plain numbers and strings, computed once, because a policy reads them inside torch.compile.
     size: int = field(init=False)
-    """Number of elements."""
+    """The number of elements."""
     nbytes: int = field(init=False)
-    """Bytes it takes in a row."""
+    """The number of bytes it takes in a row."""
     dtype_name: str = field(init=False)
-    # Text of ASCII only, and None for any other: translation tables, so that no character costs a step of
-    # Python. To codes, with 0 for each byte that is not in the charset, and back.
+    # Translation tables for Text with an ASCII charset (None for other fields), so that no Python loop over
+    # characters is needed. `byte_codes` maps a byte to its code, or to 0 if the charset lacks it;
+    # `byte_characters` maps a code back to its byte.
     byte_codes: bytes | None = field(init=False, repr=False)
     byte_characters: bytes | None = field(init=False, repr=False)
 
@@ -72,7 +73,7 @@ class Field:
             object.__setattr__(self, name, value)
 
     def bounds(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Smallest and largest value of each element, in this field's dtype and shape."""
+        """Return the smallest and the largest value of each element, in this field's dtype and shape."""
         space, low, high = self.space, 0, 1  # type: tuple[Any, Any, Any]
         if isinstance(space, spaces.Box):
             low, high = space.low, space.high
@@ -91,10 +92,10 @@ class Field:
         )
 
     def encode_text(self, text: Any) -> NDArray[Any]:
-        """The codes of a text.
+        """Return the codes of a text.
 
         Raises:
-            Misfit: If it is no string, too long, or uses a character outside the charset.
+            Misfit: If `text` is not a string, is too long, or has a character outside the charset.
         """
         (limit,) = self.shape
         if not isinstance(text, str):
@@ -103,7 +104,7 @@ class Field:
             raise Misfit(self.path, f"expected at most {limit} characters, got {len(text)}: {text!r}")
         if self.byte_codes and text.isascii():
             raw = text.encode("ascii").translate(self.byte_codes)
-            if 0 not in raw:  # the code of every byte that is not in the charset
+            if 0 not in raw:  # 0 stands for every byte outside the charset
                 return np.frombuffer(raw.ljust(limit, b"\0"), np.uint8)
         codes = np.zeros(limit, self.dtype)
         for position, character in enumerate(text):
@@ -114,7 +115,7 @@ class Field:
         return codes
 
     def decode_text(self, codes: NDArray[Any]) -> str:
-        """The text behind its codes."""
+        """Return the text of the given codes."""
         if self.byte_characters:
             raw = codes.tobytes()
             end = raw.find(0)
@@ -125,7 +126,7 @@ class Field:
 
 
 class Misfit(ObservationError):
-    """A value that does not fit its field; whoever knows the env says so in an error of its own."""
+    """A value does not fit its field. Callers that know the env raise an error that names it instead."""
 
     def __init__(
         self, path: Path, problem: str, *, root: str = "", is_type: bool = False, is_missing: bool = False
@@ -133,19 +134,19 @@ class Misfit(ObservationError):
         super().__init__(f"{where(path, root or 'value')}: {problem}")
         self.path, self.problem, self.root = path, problem, root
         self.is_type, self.is_missing = is_type, is_missing
-        self.row: int | None = None  # in a batch, if it is of one row alone
+        self.row: int | None = None  # the row of the batch, if the problem is in one row
         self.public: type[ObservationError] = ObservationError
         if is_type or is_missing:
             self.public = ObservationTypeError if is_type else ObservationPartMissing
 
 
 def where(path: Path, root: str = "value") -> str:
-    """Spell a path the way a user would write it: ``observation["map"][0]``."""
+    """Return a path as a user would write it: ``observation["map"][0]``."""
     return root + "".join(f'["{key}"]' if isinstance(key, str) else f"[{key}]" for key in path)
 
 
 def describe(value: Any) -> str:
-    """Type, shape and dtype of a value, for error messages."""
+    """Describe a value by its type, or by its shape and dtype, for error messages."""
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     if isinstance(value, (np.generic, bool, int, float, str)):
@@ -155,16 +156,17 @@ def describe(value: Any) -> str:
 
 # ------------------------------------------------------------------------------------------------ nodes
 #
-# The three kinds of nodes share three methods over the columns of a batch:
-#   views   nested zero-copy arrays: Text as codes, OneOf as (index, choices)
-#   values  what Gymnasium gives for a batch: Text as strings, OneOf as pairs (index, value)
-#   split   a list with one value for each of `count` rows, as Gymnasium hands them to the envs: a Box without
-#           dimensions as a scalar, or, if `sampled`, as an array, the way its space samples it
+# Each of the three node classes has these methods over the columns of a batch:
+#   views   return nested arrays without a copy: Text as codes, OneOf as (index, choices)
+#   values  return the batch in Gymnasium's form: Text as strings, OneOf as pairs (index, value)
+#   split   return a list with one value for each of `count` rows, in the form that Gymnasium passes to envs.
+#           A Box without dimensions becomes a scalar; with `sampled` it becomes an array, as space.sample()
+#           returns it
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A node with a single field."""
+    """A node that has one field."""
 
     index: int
     field: Field
@@ -188,7 +190,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Branch:
-    """A Dict or a Tuple."""
+    """The node of a Dict or a Tuple."""
 
     path: Path
     keys: tuple[str | int, ...]
@@ -196,7 +198,7 @@ class Branch:
     is_dict: bool
 
     def gather(self, parts: Sequence[Any]) -> Any:
-        """Put one part for each child into a container of the right type."""
+        """Put `parts`, one for each child, into a dict or a tuple."""
         return dict(zip(self.keys, parts, strict=True)) if self.is_dict else tuple(parts)
 
     def views(self, columns: Columns) -> Any:  # noqa: D102
@@ -214,13 +216,13 @@ class Branch:
 
 @dataclass(frozen=True)
 class Choice:
-    """A OneOf: an index, and all its choices side by side."""
+    """The node of a OneOf: an index, then all its choices one after another."""
 
     index: int
     field: Field
     children: tuple[Node, ...]
     members: tuple[range, ...]
-    """For each choice, the indices of its fields."""
+    """The indices of the fields of each choice."""
 
     def views(self, columns: Columns) -> Any:  # noqa: D102
         return columns[self.index], tuple(child.views(columns) for child in self.children)
@@ -230,7 +232,7 @@ class Choice:
 
     def split(self, columns: Columns, count: int, *, sampled: bool = False) -> list[Any]:  # noqa: D102
         chosen = columns[self.index]
-        # Gymnasium hands over what is inside a OneOf as it was sampled.
+        # Gymnasium passes values inside a OneOf in the form in which the space samples them.
         parts = [child.split(columns, count, sampled=True) for child in self.children]
         return [(index, parts[index][row]) for row, index in enumerate(chosen)]
 
@@ -239,6 +241,6 @@ Node = Leaf | Branch | Choice
 
 
 def walk(node: Node) -> list[Node]:
-    """All nodes of a tree, parents first."""
+    """Return all nodes of a tree, parents first."""
     children = () if isinstance(node, Leaf) else node.children
     return [node, *(below for child in children for below in walk(child))]

@@ -1,11 +1,11 @@
-"""Flat actions: one array for any learner that can train on Atari, and the way back into columns.
+"""Flat actions: any action space as one space that common learners support, and the way back to columns.
 
 With ``flat=True`` the space of an action is
 
-    Discrete         if the env's is one                   counted from 0, whatever its start
-    MultiDiscrete    if every part is discrete             likewise
-    Box              if every part is a Box                of their common dtype
-    MixedBox         else                                  of float64; integer entries hold integers
+    Discrete         if the env's action space is Discrete    it counts from 0, whatever the env's start is
+    MultiDiscrete    if every part is discrete                each entry counts from 0
+    Box              if every part is a Box                   with the common dtype of the parts
+    MixedBox         otherwise                                of float64; integer entries hold integers
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from shoal.rows.layout import Layout
 
 
 def is_discrete(field: Field) -> bool:
-    """Whether the field holds choices rather than quantities."""
+    """Return whether the field holds choices instead of quantities."""
     return not isinstance(field.space, spaces.Box)
 
 
 class MixedBox(spaces.Box):
-    """A Box of float64 some of whose entries hold integers, as samples of it do.
+    """A Box of float64 in which some entries must be integers. Its samples have integers there.
 
     Args:
-        low: Smallest values.
-        high: Largest values.
-        whole: Which entries hold integers.
-        seed: As for any space.
+        low: The smallest value of each entry.
+        high: The largest value of each entry.
+        whole: Whether each entry must be an integer.
+        seed: The seed of the space's random generator, as for any Gymnasium space.
     """
 
     def __init__(
@@ -48,19 +48,19 @@ class MixedBox(spaces.Box):
         self.whole = whole
 
     def sample(self, mask: None = None, probability: None = None) -> NDArray[Any]:
-        """A random element, uniform over the integers where integers belong."""
+        """Return a random element. Integer entries are uniform over their integers."""
         sample = super().sample(mask, probability)
-        limit = 2**53  # beyond it a float64 cannot tell one integer from the next
+        limit = 2**53  # above this, float64 cannot represent every integer
         low, high = (bound[self.whole].clip(-limit, limit) for bound in (self.low, self.high))
         sample[self.whole] = self.np_random.integers(low.astype(int), high.astype(int), endpoint=True)
         return sample
 
     def contains(self, x: Any) -> bool:
-        """Whether `x` is in the Box and holds integers where they belong."""
+        """Return whether `x` is in the Box and its integer entries hold integers."""
         return super().contains(x) and bool((np.floor(x) == x)[self.whole].all())
 
     def __repr__(self) -> str:
-        """Like a Box, with the number of integers."""
+        """Return the bounds and the number of integer entries."""
         return f"MixedBox({self.low}, {self.high}, {int(self.whole.sum())} of {self.whole.size} whole)"
 
 
@@ -71,7 +71,7 @@ def _batch_mixed_box(space: MixedBox, n: int = 1) -> MixedBox:
 
 
 class FlatActions:
-    """The flat form of a structured action space, and the way back into columns."""
+    """The flat form of an action space, and the conversion of flat actions into columns."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -102,10 +102,10 @@ class FlatActions:
                 self.space = spaces.Box(low, high, dtype=low.dtype.type)
 
     def write(self, actions: Any, columns: Columns, needed: NDArray[np.bool_]) -> None:
-        """Spread a flat batch over the columns.
+        """Write a batch of flat actions into the columns.
 
         Raises:
-            Misfit: If shape or dtype do not fit, or an integer entry holds a fraction.
+            Misfit: If the shape or dtype does not fit, or an integer entry holds a fraction.
         """
         try:
             flat = np.asarray(actions)
@@ -123,7 +123,7 @@ class FlatActions:
             part = flat[:, first : first + field.size].reshape((len(needed), *field.shape))
             first += field.size
             counts = self._layout.counts(index, columns) & needed
-            with np.errstate(invalid="ignore"):  # NaN is caught by the comparison
+            with np.errstate(invalid="ignore"):  # the comparison below finds NaN
                 exact = part.astype(field.dtype)
             lost = (exact != part).reshape(len(needed), -1).any(1) & counts
             if field.dtype.kind != "f" and lost.any():

@@ -1,8 +1,8 @@
 """Space -> Layout: how a structured value lies in one flat row.
 
-A layout is a list of fields, one for each leaf of the space, and a tree of nodes over them that knows
-the structure. Fields are aligned to their dtype and rows padded to the largest alignment, so that each
-field of a batch of rows is a view, in NumPy and in torch. This file is pure: spaces and bytes, no env.
+A layout is a list of fields, one for each leaf of the space, and a tree of nodes that keeps the structure.
+Each field is aligned to its dtype, and each row is padded to the largest alignment. So each field of a batch
+of rows is a view, in NumPy and in torch. This file knows only spaces and bytes, not envs.
 
 How each space lies in a row:
 
@@ -10,11 +10,11 @@ How each space lies in a row:
     Discrete                          one number of its dtype
     Text                              max_length codes: 0 ends the text, k is the k-th character
                                       of the sorted charset
-    OneOf                             the index of the choice, then every choice; those not taken are 0
+    OneOf                             the index of the choice, then every choice; the other choices are 0
     Dict, Tuple                       their members one after another
-    Sequence, Graph, any other        nothing: Sequence and Graph have no fixed size, and the bytes of other
-                                      spaces are not known. `layout` refuses them. A vec of Python envs with
-                                      flat=False carries their values as objects beside the row
+    Sequence, Graph, any other        no bytes: Sequence and Graph have no fixed size, and Shoal does not know
+                                      the bytes of other spaces. `layout` raises an error for them. A vec of
+                                      Python envs with flat=False carries their values as objects instead
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Rows = NDArray[np.uint8]
 
 
 class Plan:
-    """Collects the fields of a space, in order, each at the next aligned offset."""
+    """Collects the fields of a space in order, and puts each at the next aligned offset."""
 
     def __init__(self) -> None:
         self.fields: list[Field] = []
@@ -64,8 +64,8 @@ class Plan:
         space: Space[Any],
         alphabet: str = "",
     ) -> Leaf:
-        """Append a field."""
-        # By its name, dtype is of the machine's own byte order, and the one object that arrays have too.
+        """Append a field and return its node."""
+        # Looked up by name, a dtype has the machine's byte order and is the same object that arrays use.
         dtype = np.dtype(dtype if kind is Kind.OBJECT else np.dtype(dtype).name)
         if kind is Kind.OBJECT:
             offset = self.num_objects
@@ -82,7 +82,7 @@ class Plan:
 
 @singledispatch
 def compile_space(space: Any, path: Path, plan: Plan) -> Node:
-    """Add the fields of `space` to `plan` and return its node. Register a function per space type."""
+    """Add the fields of `space` to `plan` and return its node. Each type of space has its own function."""
     raise SpaceError(
         f"{where(path, 'space')}: expected a gymnasium.Space, got {type(space).__name__}: {space!r}"
     )
@@ -146,7 +146,7 @@ def _(space: spaces.Dict, path: Path, plan: Plan) -> Node:
 
 
 def _without_bytes(field: Field, reader: str) -> SpaceError:
-    """The error for a space that has no bytes, where `reader` needs them."""
+    """Return the error for a space that has no bytes, although `reader` needs bytes."""
     problem = f"{type(field.space).__name__} is not a space Shoal knows the bytes of"
     remedy = "so that it uses a Box, Discrete or another space of Gymnasium's"
     if isinstance(field.space, spaces.Sequence):
@@ -158,7 +158,7 @@ def _without_bytes(field: Field, reader: str) -> SpaceError:
     other = f"{reader} takes only bytes."
     if not reader:
         other = (
-            "Or make the vec with flat=False, if no learner of Shoal is to have it: shoal.Serial and "
+            "Or make the vec with flat=False, if no learner of Shoal uses it: shoal.Serial and "
             "shoal.Multiprocessing then carry objects."
         )
     return SpaceError(f"{where(field.path, 'space')}: {problem}. Wrap the env {remedy}. {other}")
@@ -168,17 +168,17 @@ def _without_bytes(field: Field, reader: str) -> SpaceError:
 
 
 class Layout:
-    """The compiled plan of a space: its fields, its row and the ways between rows and values.
+    """The layout of a space: its fields, the form of a row, and conversions between rows and values.
 
-    A row has two faces. Inside Shoal it is bytes. Outside, with ``flat=True``, it is one element of
-    ``flat_space``: a Box of the common dtype if all fields share one, else a Box of bytes.
+    A row has two forms. Inside Shoal it is bytes. Outside, with ``flat=True``, it is an element of
+    ``flat_space``: a Box of the common dtype if all fields have one dtype, else a Box of bytes.
 
     Attributes:
-        space: The space it was made from.
-        fields: One `Field` per leaf.
-        nbytes: Bytes of a row, padding included.
-        dtype: The structured dtype of a row; a batch of byte rows can be viewed as it.
-        flat_space: The Box that a flat row is an element of.
+        space: The space that the layout was made from.
+        fields: One `Field` for each leaf of the space.
+        nbytes: The number of bytes of a row, with padding.
+        dtype: The structured dtype of a row. A batch of byte rows can be viewed with it.
+        flat_space: The Box that contains the flat rows.
 
     Example:
         >>> import numpy as np, shoal
@@ -202,7 +202,7 @@ class Layout:
         self.num_objects = plan.num_objects
         if not objects:
             self.require_bytes()
-        # A row is never empty, so that a batch of rows always has an address and a stride.
+        # A row has at least one byte, so that a batch of rows always has an address and a stride.
         self.nbytes = max(-(-plan.end // plan.alignment), 1) * plan.alignment
         dtypes = {f.dtype for f in self.fields if f.kind is not Kind.OBJECT}
         self.flat_dtype: np.dtype[Any] = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.uint8)
@@ -212,8 +212,8 @@ class Layout:
         self.size = self.nbytes if self.is_bytes else elements
         self.flat_shape = space.shape if isinstance(space, spaces.Box) else (self.size,)
         self.dtype: np.dtype[Any] = _structured(self.root, self.nbytes)
-        # Fields inside a OneOf, each with the (index field, choice) that must be taken for it to count.
-        # Where it is not taken the field is 0, whatever its bounds.
+        # For each field inside a OneOf: the pairs (index field, choice) that select it. The field counts only
+        # if they are chosen; otherwise it is 0, even if its bounds exclude 0.
         self.conditions: dict[int, list[tuple[int, int]]] = {}
         for node in walk(self.root):
             if isinstance(node, Choice):
@@ -222,7 +222,7 @@ class Layout:
                         self.conditions.setdefault(index, []).append((node.index, number))
 
     def __repr__(self) -> str:
-        """One line per field."""
+        """Return a text with one line for each field."""
         lines = [
             f"  {where(f.path)}: an object of {f.space}"
             if f.kind is Kind.OBJECT
@@ -233,20 +233,21 @@ class Layout:
         return "\n".join([f"Layout of {self.nbytes} bytes, {form}", *lines])
 
     def require_bytes(self, reader: str = "") -> None:
-        """Make sure that the row holds all there is.
+        """Check that every field has bytes in the row.
 
         Args:
-            reader: What needs bytes in any case, for the message; by default a vec that could do without.
+            reader: The name of the code that needs bytes, for the message. By default it is a vec, and the
+                message recommends flat=False.
 
         Raises:
-            SpaceError: If some fields are objects beside the row.
+            SpaceError: If a field is an object.
         """
         if self.num_objects:
             raise _without_bytes(next(each for each in self.fields if each.kind is Kind.OBJECT), reader)
 
     @property
     def flat_space(self) -> spaces.Box:
-        """The Box that a flat row is an element of."""
+        """The Box that contains the flat rows."""
         self.require_bytes()
         if isinstance(self.space, spaces.Box):
             return self.space
@@ -265,7 +266,7 @@ class Layout:
     # -- rows as bytes (inside Shoal) ------------------------------------------------------------------
 
     def columns(self, rows: Rows, objects: NDArray[Any] | None = None) -> list[NDArray[Any]]:
-        """Each field of a batch of rows, as a typed view."""
+        """Return a typed view of each field of a batch of rows."""
         lead = rows.shape[:-1]
         columns = []
         for each in self.fields:
@@ -280,14 +281,14 @@ class Layout:
         return columns
 
     def counts(self, index: int, columns: Columns) -> NDArray[np.bool_] | bool:
-        """Rows in which a field counts: all, unless it belongs to a OneOf's choice."""
+        """Return in which rows a field counts: True for all, or flags if it belongs to a OneOf's choice."""
         counts: NDArray[np.bool_] | bool = True
         for chooser, number in self.conditions.get(index, ()):
             counts = counts & (columns[chooser] == number)
         return counts
 
     def flat(self, rows: Rows) -> NDArray[Any]:
-        """A batch of byte rows as elements of `flat_space`: a view."""
+        """Return a view of a batch of byte rows as elements of `flat_space`."""
         self.require_bytes()
         lead = rows.shape[:-1]
         return rows.view(self.flat_dtype)[..., : self.size].reshape((*lead, *self.flat_shape))
@@ -295,10 +296,10 @@ class Layout:
     # -- rows as users see them ------------------------------------------------------------------------
 
     def rows(self, flat: NDArray[Any]) -> Rows:
-        """The inverse of `flat`: elements of `flat_space`, with any leading shape, as byte rows.
+        """Return elements of `flat_space`, with any leading shape, as byte rows: the inverse of `flat`.
 
         Raises:
-            ArgumentError: If dtype or shape are not those of `flat_space`.
+            ArgumentError: If the dtype or shape is not that of `flat_space`.
         """
         self.require_bytes()
         flat = np.asarray(flat)
@@ -307,14 +308,14 @@ class Layout:
             raise ArgumentError(
                 f"expected flat rows of dtype {self.flat_dtype} and shape (..., "
                 f"{', '.join(map(str, self.flat_shape))}), got {describe(flat)}. "
-                "Pass what the vec returned with flat=True, or what pack() made."
+                "Pass rows that a vec with flat=True or pack() returned."
             )
         if self.size == 0:
             return np.zeros((*lead, self.nbytes), np.uint8)
         return np.ascontiguousarray(flat.reshape((*lead, self.size))).view(np.uint8)
 
     def pack(self, value: Any) -> NDArray[Any]:
-        """One value as a flat row.
+        """Pack one value into a flat row.
 
         Raises:
             ObservationError: If the value does not fit the space; the message says where.
@@ -331,11 +332,11 @@ class Layout:
         return flat
 
     def unpack(self, flat: NDArray[Any]) -> Any:
-        """Flat rows, with any leading shape, as nested views: Text as codes, OneOf as (index, choices)."""
+        """Return nested views of flat rows, of any leading shape. Text is codes, OneOf (index, choices)."""
         return self.root.views(self.columns(self.rows(flat)))
 
     def value(self, flat: NDArray[Any]) -> Any:
-        """The value that one flat row was packed from, as a copy."""
+        """Return a copy of the value that was packed into one flat row."""
         if np.ndim(flat) != len(self.flat_shape):
             raise ArgumentError(
                 f"expected one flat row of shape {self.flat_shape}, got {describe(flat)}. "
@@ -346,7 +347,7 @@ class Layout:
 
 
 def _structured(node: Node, nbytes: int) -> np.dtype[Any]:
-    """The nested dtype of a row: Dict keys and positions as names, ``index`` for that of a OneOf."""
+    """Return the nested dtype of a row. Its names are Dict keys, positions, and ``index`` in a OneOf."""
 
     def members(node: Node) -> list[tuple[str, Field | list[Any]]]:
         if isinstance(node, Leaf):
@@ -367,7 +368,7 @@ def _structured(node: Node, nbytes: int) -> np.dtype[Any]:
         offsets: list[int] = []
         for name, member in named:
             if isinstance(member, list):
-                # Offsets are those of the whole row, so every level spans it from its first byte.
+                # Offsets count from the start of the row, so every level spans the whole row.
                 part, offset = build(member), 0
             elif member.kind is Kind.OBJECT:
                 continue
@@ -385,6 +386,6 @@ def layout(space: Space[Any]) -> Layout:
     """Compile a space into its `Layout`.
 
     Raises:
-        SpaceError: If the space, or one inside it, has no fixed size (Sequence, Graph, custom ones).
+        SpaceError: If the space, or a space inside it, has no fixed size (Sequence, Graph, custom spaces).
     """
     return Layout(space)

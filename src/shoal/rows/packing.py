@@ -1,4 +1,4 @@
-"""Values -> columns: the checks that every write into a row goes through, and whole batches at once."""
+"""Values -> columns: check every value that is written into a row, and write whole batches."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from shoal.rows.layout import Layout, Rows
 
 
 def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> NDArray[Any]:
-    """Any value, or a batch of them, as an array that `field` can hold without loss.
+    """Convert a value, or a batch of values, to an array that `field` can hold without loss.
 
     Args:
-        field: Where it is to be written.
+        field: The field that the value is for.
         value: An array, number or nested list.
         lead: The leading shape of a batch.
 
     Raises:
-        Misfit: On another shape, another kind of number, or an integer that does not fit.
+        Misfit: If the shape is wrong, the dtype cannot be cast, or an integer is too large for the field.
     """
     shape = (*lead, *field.shape)
     if type(value) is np.ndarray and value.dtype == field.dtype and value.shape == shape:
@@ -31,7 +31,7 @@ def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> NDArray[Any]:
     except ValueError:  # ragged lists
         array = np.asarray(None)
     integers = array.dtype.kind in "iu" and field.dtype.kind in "iu"
-    # Python's own ints have no dtype to speak of: they fit if their value does.
+    # Python ints have no dtype of their own: they fit if their value fits.
     untyped = integers and not isinstance(value, (np.ndarray, np.generic))
     castable = untyped or np.can_cast(array.dtype, field.dtype, "same_kind")
     if array.shape != shape or not castable:
@@ -50,15 +50,15 @@ def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> NDArray[Any]:
 
 
 class BatchPacker:
-    """Writes a batch in Gymnasium's form (as its batched space has it) into rows, a column at a time.
+    """Writes a batch in Gymnasium's form (an element of the batched space) into rows, one column at a time.
 
     Args:
-        layout: Of the rows.
-        rows: The batch's byte rows.
-        objects: Their object columns, if the layout has custom spaces.
+        layout: The layout of the rows.
+        rows: The byte rows of the batch.
+        objects: The object columns of the rows, if the layout has objects.
 
     Raises:
-        Misfit: By `write`, if a part of the batch does not fit.
+        Misfit: In `write`, if a part of the batch does not fit.
     """
 
     def __init__(self, layout: Layout, rows: Rows, objects: NDArray[Any] | None = None) -> None:
@@ -73,7 +73,7 @@ class BatchPacker:
         }
 
     def write(self, batch: Any, taken: NDArray[np.bool_] | None = None) -> None:
-        """Write the batch, or only its `taken` rows; the others may hold anything."""
+        """Write the batch, or only its `taken` rows. The other rows may hold any value."""
         self._write(self._root, batch, taken)
 
     def _write(self, node: Node, batch: Any, taken: NDArray[np.bool_] | None) -> None:
@@ -123,7 +123,7 @@ class BatchPacker:
 
 
 def _leaves(node: Node) -> Iterator[Choice | Leaf]:
-    """Iterate over the parts of a layout that are written as one."""
+    """Iterate over the nodes that are written as a unit: leaves and OneOfs."""
     if not isinstance(node, Branch):
         yield node
         return

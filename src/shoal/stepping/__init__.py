@@ -1,1 +1,1 @@
-"""A block of envs, stepped in one process: the rules of episodes, whatever kind of env it is."""
+"""Step a block of envs of any kind in one process, by one set of rules for episodes."""

@@ -1,7 +1,7 @@
-"""Block: a run of envs and the rows they step into, wherever they run.
+"""Block: neighbouring envs and the rows that they step into.
 
-A Serial vec is one block, and so is what a worker process owns. Building one takes two moves, because rows
-can be laid out only when the spaces are known: `build_envs`, then `Block`.
+A Serial vec has one block, a worker process has one or more. A block is built in two moves, because rows can
+be laid out only when the spaces are known: first `build_envs`, then `Block`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from shoal.errors import ArgumentError, SnapshotError
 from shoal.stepping.env_faults import Guard
 from shoal.stepping.in_place_envs import InPlaceStepper
 from shoal.stepping.python_envs import Stepper
-from shoal.stepping.row_slice import Infos, Run
+from shoal.stepping.row_slice import Infos, RowSlice
 from shoal.stepping.vector_envs import NestedStepper
 from shoal.vector.vec import VectorEnv
 
 Unit = SingleEnv | Env | GymnasiumVectorEnv[Any, Any, Any]
-"""What one creator made: one env, or a vector env with several."""
+"""The object that one creator returned: one env, or a vector env that holds several."""
 
 
 def build_envs(creators: Sequence[Creator], numbers: Sequence[int] | None = None) -> list[Unit]:
-    """Call every creator once. If one fails, the envs made so far are closed.
+    """Call every creator once. If a creator fails, close the envs made so far.
 
     Args:
-        creators: One per unit.
-        numbers: Of the units, for messages.
+        creators: One creator per unit.
+        numbers: The number of each unit, for messages; by default they count from 0.
     """
     units: list[Unit] = []
     try:
@@ -59,11 +59,11 @@ def build_envs(creators: Sequence[Creator], numbers: Sequence[int] | None = None
 
 
 def close_all(units: Sequence[Unit], first: int = 0) -> list[Exception]:
-    """Close every env, whatever the others do; returns what went wrong.
+    """Close every env, also if others raise; return the exceptions.
 
     Args:
         units: The envs.
-        first: The number of the first, for messages.
+        first: The number of the first env, for messages.
     """
     errors = []
     for index, unit in enumerate(units, first):
@@ -78,7 +78,7 @@ def close_all(units: Sequence[Unit], first: int = 0) -> list[Exception]:
 
 
 def agents_of(unit: Unit) -> int:
-    """Rows per env."""
+    """Return the number of rows per env of a unit."""
     if isinstance(unit, GymnasiumVectorEnv):
         inner = unit.unwrapped
         return inner.agents_per_env if isinstance(inner, VectorEnv) and not inner.rows_as_envs else 1
@@ -86,7 +86,7 @@ def agents_of(unit: Unit) -> int:
 
 
 def names_of(unit: Unit) -> tuple[Any, ...]:
-    """Of the agents in an env."""
+    """Return the names of the agents in one env of a unit."""
     inner = unit.unwrapped if isinstance(unit, GymnasiumVectorEnv) else unit
     named = getattr(inner, "agents" if isinstance(inner, VectorEnv) else "possible_agents", None)
     count = agents_of(unit)
@@ -95,14 +95,20 @@ def names_of(unit: Unit) -> tuple[Any, ...]:
 
 @dataclass
 class _Group:
-    """Neighbouring units that one stepper drives."""
+    """Neighbouring units that one stepper steps.
+
+    Attributes:
+        units: The units, in order.
+        stepper: Their stepper.
+        envs: The envs of these units, counted from the first env of the block.
+    """
 
     units: list[Unit]
     stepper: Any
     envs: slice
 
     def in_block(self, infos: Infos, agents: int) -> Infos:
-        """Count the rows of these infos from the block's first."""
+        """Return `infos` with rows counted from the first row of the block."""
         first = self.envs.start * agents
         return [(first + row, info) for row, info in infos]
 
@@ -115,38 +121,38 @@ def _step_groups(groups: Sequence[_Group], agents: int) -> Infos:
 
 
 class Block:
-    """A run of envs stepped together.
+    """Neighbouring envs that are stepped together.
 
     Args:
-        units: What the creators made, in order.
-        run: The rows of all their envs.
+        units: The units, in order, as `build_envs` returned them.
+        rows: The rows of all their envs.
 
     Attributes:
-        step: Steps every env once with the actions in the arena; returns infos as `reset` does.
+        step: Step every env once with the actions in the arena; return infos as `reset` does.
     """
 
     step: Callable[[], Infos]
 
-    def __init__(self, units: Sequence[Unit], run: Run) -> None:
-        self._agents, self._first_env = agents_of(units[0]), run.first_env
+    def __init__(self, units: Sequence[Unit], rows: RowSlice) -> None:
+        self._agents, self._first_env = agents_of(units[0]), rows.first_env
         self._groups: list[_Group] = []
         first = 0
         for stepper, members in _grouped(units):
             last = first + sum(unit.num_envs for unit in members)
-            driver = stepper(members, run.part(first, last, self._agents))
+            driver = stepper(members, rows.part(first, last, self._agents))
             self._groups.append(_Group(members, driver, slice(first, last)))
             first = last
         self._bind()
 
     def _bind(self) -> None:
-        # With one group, as nearly always, without a call in between.
-        # Not a method of this block: that would be a reference cycle, and the rows would outlive their vec.
+        # A block nearly always has one group: its stepper is then called directly.
+        # A method of this block would be a reference cycle, and the rows would outlive their vec.
         one = len(self._groups) == 1
         self.step = self._groups[0].stepper.step if one else partial(_step_groups, self._groups, self._agents)
 
     @property
     def units(self) -> list[Unit]:
-        """All units, in order."""
+        """Return all units, in order."""
         return [unit for group in self._groups for unit in group.units]
 
     def reset(
@@ -155,7 +161,7 @@ class Block:
         seeds: Sequence[int | None],
         options: dict[str, Any] | None,
     ) -> Infos:
-        """Reset the chosen envs; infos come with rows counted from the block's first."""
+        """Reset the chosen envs; return infos with rows counted from the first row of the block."""
         infos: Infos = []
         for group in self._groups:
             own = group.stepper.reset(chosen[group.envs], seeds[group.envs], options)
@@ -163,7 +169,7 @@ class Block:
         return infos
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """The attribute `name` of every env, called if it can be."""
+        """Return the attribute `name` of every env; if it is callable, call it and return the result."""
         return self._ask(name, lambda unit, _: _call(unit, name, args, kwargs))
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
@@ -171,7 +177,7 @@ class Block:
         self._ask("set_attr", lambda unit, envs: _set_attr(unit, name, values[envs]))
 
     def render(self) -> list[Any]:
-        """The frame of every env."""
+        """Return the frame of every env."""
 
         def frames(unit: Unit, _: slice) -> Sequence[Any]:
             return unit.render() or () if isinstance(unit, GymnasiumVectorEnv) else [unit.render()]
@@ -179,7 +185,7 @@ class Block:
         return self._ask("render", frames)
 
     def _ask(self, verb: str, question: Callable[[Unit, slice], Sequence[Any]]) -> list[Any]:
-        """Ask every unit, with its envs counted from the block's first; the answers, one after another."""
+        """Call `question` with each unit and its envs, counted from the block's first; join the answers."""
         answers: list[Any] = []
         first = 0
         for unit in self.units:
@@ -190,11 +196,11 @@ class Block:
         return answers
 
     def close(self) -> list[Exception]:
-        """Close every env; returns what went wrong."""
+        """Close every env; return the exceptions."""
         return close_all(self.units, self._first_env)
 
     def snapshot(self) -> list[Any]:
-        """Everything but the arena's rows, pickled."""
+        """Return the state of all envs and steppers, without the rows, in a form that can be pickled."""
         frozen = iter(self._ask("snapshot", lambda unit, _: [_freeze(unit)]))
         return [([next(frozen) for _ in group.units], group.stepper.state()) for group in self._groups]
 
@@ -206,8 +212,8 @@ class Block:
         """
         ours, theirs = [len(group.units) for group in self._groups], [len(units) for units, _ in state]
         if ours != theirs:
-            raise SnapshotError(f"the snapshot has runs of {theirs} envs, this vec of {ours}")
-        # All are made before any is put in place: a failure here leaves this block as it was.
+            raise SnapshotError(f"the snapshot has groups of {theirs} envs, this vec of {ours}")
+        # All envs are made before the first is put in place: a failure here leaves this block as it was.
         with Guard("an env", "restore"):
             thawed = [[_thaw(each) for each in frozen] for frozen, _ in state]
         for group, made, (frozen, stepper) in zip(self._groups, thawed, state, strict=True):
@@ -232,7 +238,7 @@ def _grouped(units: Sequence[Unit]) -> Iterable[tuple[Callable[..., Any], list[U
     def kind(numbered: tuple[int, Unit]) -> tuple[str, int]:
         number, unit = numbered
         if isinstance(unit, GymnasiumVectorEnv):
-            return "nested", number  # each has a stepper of its own
+            return "nested", number  # each vector env has a stepper of its own
         return ("single", 0) if isinstance(unit, SingleEnv) else ("in place", 0)
 
     steppers: dict[str, Callable[..., Any]] = {
@@ -264,7 +270,7 @@ def _set_attr(unit: Unit, name: str, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _freeze(unit: Unit) -> Any:
-    """A unit's state: its own snapshot if it makes one, else its pickle."""
+    """Return the state of a unit: its own snapshot if it makes one, otherwise its pickle."""
     own = getattr(unit, "snapshot", None)
     if isinstance(unit, GymnasiumVectorEnv) and own is not None:
         return own()
@@ -283,12 +289,12 @@ def _freeze(unit: Unit) -> Any:
 
 
 def _thaw(frozen: Any) -> Unit | None:
-    """The unit behind a pickle; None for a snapshot, which the unit that is there takes back itself."""
+    """Return the unit of a pickle, or None for a snapshot, which the existing unit restores itself."""
     return cloudpickle.loads(frozen) if isinstance(frozen, bytes) else None
 
 
 class _StatePickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Refuses what pickles without its state."""
+    """A pickler that refuses objects whose pickle would lack their state."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, EzPickle) and type(obj).__getstate__ is EzPickle.__getstate__:

@@ -1,19 +1,26 @@
-"""What an env returned, evened out: the rare forms, which both cores leave to these functions."""
+"""Bring the values that an env returned into one form. Both cores call these functions in rare cases only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Box
 
+from shoal.rows.arena import Arena
+from shoal.rows.copies import copied_column
 from shoal.rows.fields import Misfit, describe
-from shoal.stepping.row_slice import Run, keep
+from shoal.rows.layout import Layout
+from shoal.stepping.row_slice import RowSlice, keep
 
 
 def five(result: Any) -> Any:
-    """A step in old gym's form of four as Gymnasium's five."""
+    """Convert the result of a step to Gymnasium's tuple of five; old gym's tuple of four is accepted.
+
+    Raises:
+        Misfit: If the result is neither.
+    """
     if not isinstance(result, (tuple, list)) or len(result) not in (4, 5):
         got = f"{len(result)} values" if isinstance(result, (tuple, list)) else describe(result)
         wanted = "5 values (observation, reward, terminated, truncated, info), or old gym's 4"
@@ -28,7 +35,11 @@ def five(result: Any) -> Any:
 
 
 def number(reward: Any) -> float:
-    """A reward that is no plain number: an array of one will do, nothing else."""
+    """Convert a reward to a float; an array of one number is accepted.
+
+    Raises:
+        Misfit: If the reward is not one number.
+    """
     try:
         array = np.asarray(reward, np.float64)
     except (TypeError, ValueError):
@@ -39,7 +50,15 @@ def number(reward: Any) -> float:
 
 
 def flag(value: Any, name: str) -> bool:
-    """Whether a flag of any type is set."""
+    """Convert a flag of any type to a bool.
+
+    Args:
+        value: The flag.
+        name: Name of the flag, for the message.
+
+    Raises:
+        Misfit: If the flag has no truth value.
+    """
     try:
         return bool(value)
     except Exception:
@@ -47,7 +66,11 @@ def flag(value: Any, name: str) -> bool:
 
 
 def checked(info: Any) -> dict[str, Any]:
-    """An info that really is one; None stands for an empty one."""
+    """Return an info as a dict; None becomes an empty dict.
+
+    Raises:
+        Misfit: If the info is not a mapping.
+    """
     if isinstance(info, dict):
         return info
     if info is not None and not isinstance(info, Mapping):
@@ -55,8 +78,32 @@ def checked(info: Any) -> dict[str, Any]:
     return dict(info or {})
 
 
-def final(run: Run, row: int, obs: Any, info: Any) -> dict[str, Any]:
-    """Under SAME_STEP: what the reset that follows would write over."""
-    # Copied, because an env may reuse its buffer for the first observation of the next episode.
-    obs = run.observation.flat(run.arena.observations)[row].copy() if run.flat else deepcopy(obs)
-    return {"final_obs": obs, "final_info": keep(checked(info))}
+def last_observation(arena: Arena, row: int, layout: Layout, *, flat: bool) -> Any:
+    """Copy the observation of a row before a reset writes over it.
+
+    Args:
+        arena: The arena that holds the row.
+        row: Index of the row.
+        layout: Layout of the observations.
+        flat: Whether to return the flat row instead of a value of the observation space.
+    """
+    if flat or (isinstance(layout.space, Box) and layout.space.shape):  # the flat row of a Box is its value
+        return layout.flat(arena.observations[row]).copy()
+    one = slice(row, row + 1)
+    objects = copied_column(arena.observation_objects[one]) if layout.num_objects else None
+    return layout.root.split(layout.columns(arena.observations[one].copy(), objects), 1)[0]
+
+
+def final(rows: RowSlice, row: int, obs: Any, info: Any) -> dict[str, Any]:
+    """Return the info that reports the end of an episode under SAME_STEP.
+
+    Both cores call this function when the row holds the last observation, before they reset the env.
+
+    Args:
+        rows: The rows.
+        row: Index of the row that ended.
+        obs: The last observation as the env returned it; the row already holds it.
+        info: The info of the last step.
+    """
+    last = last_observation(rows.arena, row, rows.observation, flat=rows.flat)
+    return {"final_obs": last, "final_info": keep(checked(info))}

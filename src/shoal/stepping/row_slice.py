@@ -1,4 +1,4 @@
-"""What all steppers share: the rows they step into, the infos they give back, the rules of both."""
+"""RowSlice: the rows that a stepper steps envs into, and the infos that it returns."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from shoal.rows.arena import Arena
 from shoal.rows.layout import Layout
 
 Infos = list[tuple[int, dict[str, Any]]]
-"""Non-empty infos, each with the row it belongs to, in the order in which they arose."""
+"""Non-empty infos, each with its row, in the order in which the envs returned them."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """A contiguous run of rows.
+class RowSlice:
+    """A contiguous slice of rows, with what is needed to step envs into it.
 
     Attributes:
         arena: The rows.
         observation: Layout of the observations.
         action: Layout of the actions.
-        mode: When a finished env is reset.
+        mode: When an env whose episode is over is reset.
         first_env: Index of the first env in the vec, for messages.
-        flat: Whether ``final_obs`` is to be a flat row instead of the env's own value.
-        progress: One number: the env that was last entered, for whoever finds this process dead or stuck.
+        flat: Whether ``final_obs`` is a flat row instead of a value of the observation space.
+        progress: An array with one number: the index of the env whose code ran last. If this process dies or
+            hangs, the parent process reads it to name the env.
     """
 
     arena: Arena
@@ -38,14 +39,14 @@ class Run:
     flat: bool = False
     progress: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
 
-    def part(self, first: int, last: int, agents: int) -> Run:
-        """The run of the envs from `first` up to but not including `last`."""
+    def part(self, first: int, last: int, agents: int) -> RowSlice:
+        """Return the rows of the envs from `first` up to but not including `last`."""
         rows = self.arena.rows(first * agents, last * agents)
         return replace(self, arena=rows, first_env=self.first_env + first)
 
 
 DEEPEST = 200
-"""Dicts inside each other in an info. Each level takes some stack, here and where infos are merged."""
+"""Maximum depth of nested dicts in an info. Each level needs stack here and where infos are merged."""
 
 
 def too_deep() -> NoReturn:
@@ -56,33 +57,13 @@ def too_deep() -> NoReturn:
 
 
 def keep(info: Any, depth: int = 1) -> Any:
-    """A copy of an info and its arrays, which an env may share with others or write into again.
+    """Copy an info with its dicts and arrays, because envs may share them or write into them again.
 
     Raises:
-        RecursionError: If it is nested deeper than DEEPEST; one that contains itself always is.
+        RecursionError: If the info is nested deeper than DEEPEST. An info that contains itself always is.
     """
     if isinstance(info, dict):
         if depth > DEEPEST:
             too_deep()
         return {key: keep(value, depth + 1) for key, value in info.items()}
     return info.copy() if isinstance(info, np.ndarray) else info
-
-
-def begin_episodes(arena: Arena, rows: NDArray[np.bool_]) -> None:
-    """Bring the columns up to date after a reset of some rows."""
-    # No row carries a transition now, so that none is counted twice.
-    clear_step(arena)
-    arena.episode_returns[rows] = 0.0
-    arena.episode_lengths[rows] = 0
-    arena.resets[:] = True
-
-
-def clear_step(arena: Arena) -> None:
-    """Clear what the last step wrote beside observations, and the totals of the episodes that it ended."""
-    ended = arena.terminations | arena.truncations
-    if ended.any():
-        arena.episode_returns[ended] = 0.0
-        arena.episode_lengths[ended] = 0
-        arena.terminations[:] = False
-        arena.truncations[:] = False
-    arena.rewards[:] = 0.0

@@ -1,7 +1,7 @@
-"""The test kit: the contract of envs and vecs as checks that anybody can run, and envs made to fail.
+"""The test kit: checks for the contract of envs and vecs, and envs that fail on purpose.
 
-check_env(MyEnv)                           does my env keep its promises?
-check_vector_env(shoal.Serial)             does this backend keep the whole contract?
+check_env(MyEnv)                           check that an env keeps its contract
+check_vector_env(shoal.Serial)             check that a backend keeps the whole contract of a vec
 """
 
 from shoal.testing.check_env import check_env

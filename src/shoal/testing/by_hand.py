@@ -1,6 +1,6 @@
-"""The oracle: N envs stepped by hand, one at a time, as Gymnasium defines each autoreset mode.
+"""The oracle: N envs stepped one at a time, as Gymnasium defines each autoreset mode.
 
-Written as plainly as possible and sharing nothing with the backends it judges.
+The code is as simple as possible, and shares nothing with the backends that it is compared with.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 
 class Moment(NamedTuple):
-    """What a vec must report after one verb."""
+    """The values that a vec must return after one step or reset."""
 
     obs: Any
     rewards: NDArray[np.float64]
@@ -28,10 +28,10 @@ class Moment(NamedTuple):
 
 
 class ByHand:
-    """Steps Gymnasium envs by hand.
+    """Steps Gymnasium envs one at a time.
 
     Args:
-        creators: One per env.
+        creators: The creators, one per env.
         mode: The autoreset mode to follow.
     """
 
@@ -42,7 +42,7 @@ class ByHand:
         self.mode, self.count = mode, len(creators)
         self.finished = [False] * self.count
         self.last_obs: list[Any] = [None] * self.count
-        self._infos = VectorEnv()  # only for Gymnasium's own way of merging infos
+        self._infos = VectorEnv()  # only used to merge infos as Gymnasium does
         self._infos.num_envs = self.count
 
     def reset(

@@ -1,4 +1,4 @@
-"""check_env: does an env keep the promises that a vec relies on?"""
+"""check_env: check that an env keeps the contract that a vec relies on."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from shoal.native import is_native
 from shoal.native.single import SingleNative
 from shoal.testing.contract import require, require_equal
 
-# Of a compiled env, uncompiled: enough for several episodes, and for what does not happen early.
+# How many compiled envs run in plain Python, and for how long: several episodes, to reach late events too.
 UNCOMPILED_ENVS, UNCOMPILED_STEPS = 3, 1000
 
 
 def check_env(creator: Callable[[], Any], *, steps: int = 200, seed: int = 0) -> None:
-    """Check one env: spaces, verbs, values, seeds. Takes any style of env that a vec takes.
+    """Check one env: its spaces, methods, values and seeds. The env may have any style that a vec takes.
 
-    A compiled env runs uncompiled first, three of it for a thousand steps at least, and then compiled with
-    ``check=True``. There an index outside of its array raises, with the line; otherwise it would read or
-    write elsewhere.
+    A compiled env runs in plain Python first: three envs for at least a thousand steps. Then it runs compiled
+    with ``check=True``. There an index outside its array raises an error with the line. Without the check the
+    env would read or write other memory.
 
     Args:
         creator: A class, or a function that makes the env.
-        steps: How many random steps to take.
-        seed: For resets and actions.
+        steps: The number of random steps to take.
+        seed: The seed for resets and actions.
 
     Raises:
-        ContractViolation: If a promise is broken; the message says which.
+        ContractViolation: If the env breaks a promise; the message says which.
         SpaceError: If a compiled env has a space without bytes.
         NativeError: If a compiled env raises only when it is compiled.
 
@@ -60,7 +60,7 @@ def _trajectory(
     meet: Callable[[Any], None] = lambda vec: None,
     **options: Any,
 ) -> list[Any]:
-    """Observations, rewards and flags of a random run, each checked; `meet` sees the vec before it moves."""
+    """Run random actions and return the checked results. `meet` gets the vec before the first step."""
     from shoal.vector.native import Native
     from shoal.vector.serial import Serial
 
@@ -86,7 +86,7 @@ def _trajectory(
 
 
 def _run_checked(creator: Callable[[], Any], steps: int, seed: int) -> None:
-    """Some compiled envs as plain Python, where what is wrong raises; then what is going to run, checked."""
+    """Run compiled envs in plain Python, where errors raise; then run the compiled kernel with checks."""
     from shoal.vector.native import Native
 
     with Native(creator, UNCOMPILED_ENVS, debug=True) as vec:

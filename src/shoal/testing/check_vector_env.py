@@ -1,9 +1,9 @@
-"""check_vector_env: the whole contract of a vec, for any backend.
+"""check_vector_env: check the whole contract of a vec, for any backend.
 
-Each promise is a function of its own; `check_vector_env` runs them all. A backend is anything that is called
-like `shoal.Serial`: ``functools.partial(shoal.Multiprocessing, num_workers=2)``, say. One that runs compiled
-envs gets those, and is spared what compiled envs cannot do: raise, have infos, be of any space, or be of
-another kind.
+Each promise has its own function; `check_vector_env` runs them all. A backend is anything that can be called
+like `shoal.Serial`, for instance ``functools.partial(shoal.Multiprocessing, num_workers=2)``. A backend of
+compiled envs is tested with compiled envs. It skips the checks that need what compiled envs cannot do: raise,
+have infos, have any space, or be of another kind.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from shoal.testing.spaces import OBJECT_SPACES, SPACES
 
 Backend = Callable[..., Any]
 
-# Rows of one number, of several, of another dtype, and of bytes.
+# Spaces whose rows are one number, several numbers, another dtype, and bytes.
 BARE_SPACES = (Discrete(4, start=-2), Box(-1, 1, (2, 3)), Box(0, 255, (4, 5, 3), np.uint8), Text(6))
 
 
 @dataclass(frozen=True)
 class Cast:
-    """A backend, and the envs to try it with.
+    """A backend, and the envs to test it with.
 
     Attributes:
-        backend: Called by calling this.
+        backend: The backend. Calling this object calls it.
         sentinel: A class like `SentinelEnv`.
-        pair: One with two agents.
-        boxes: One with actions of two floats.
-        compiled: Whether they are compiled.
+        pair: An env class with two agents.
+        boxes: An env class with actions of two floats.
+        compiled: Whether the envs are compiled.
     """
 
     backend: Backend
@@ -55,16 +55,16 @@ class Cast:
     compiled: bool
 
     def __call__(self, creators: Any, **options: Any) -> Any:
-        """A vec of these."""
+        """Make a vec of the given creators."""
         return self.backend(creators, **options)
 
     def sentinels(self, num_envs: int, max_length: int = 7) -> list[Callable[[], Any]]:
-        """One creator per env, each of which knows its place."""
+        """Return one creator per env. Each passes its number as `env_id`."""
         return [partial(self.sentinel, env_id=env, max_length=max_length) for env in range(num_envs)]
 
 
 def cast_for(backend: Backend) -> Cast:
-    """The envs that a backend can run."""
+    """Return the backend with envs that it can run."""
     from shoal.vector.native import Native
 
     made: Any = backend
@@ -85,12 +85,12 @@ def check_vector_env(backend: Backend, *, num_envs: int = 5, steps: int = 60) ->
     """Check that a backend keeps every promise of a vec.
 
     Args:
-        backend: Called as ``backend(list_of_creators, **options)``.
-        num_envs: Envs to run it with.
-        steps: Vector steps for each promise about trajectories.
+        backend: The backend. It is called as ``backend(list_of_creators, **options)``.
+        num_envs: The number of envs of each vec.
+        steps: The number of vector steps for each check of trajectories.
 
     Raises:
-        ContractViolation: If a promise is broken; the message says which.
+        ContractViolation: If the backend breaks a promise; the message says which.
 
     Example:
         >>> import shoal
@@ -103,14 +103,14 @@ def check_vector_env(backend: Backend, *, num_envs: int = 5, steps: int = 60) ->
 
 
 def check_counts_and_spaces(backend: Cast, num_envs: int, steps: int) -> None:
-    """Counts, spaces and metadata describe what is returned."""
+    """Check that counts, spaces and metadata describe the returned values."""
     with backend(backend.sentinels(num_envs)) as vec:
         require(vec.num_envs == vec.num_rows == vec.batch_size == num_envs, "the counts must agree", vec)
         require_equal(vec.agents_per_env, 1, "a single-agent env has one row")
         single = backend.sentinel.observation_space
         require(vec.single_observation_space == single, "single_observation_space is the env's")
         require(vec.observation_space == batch_space(single, num_envs), "observation_space is batched")
-        require(vec.action_space == batch_space(backend.sentinel.action_space, num_envs), "so are actions")
+        require(vec.action_space == batch_space(backend.sentinel.action_space, num_envs), "action_space too")
         mode = vec.metadata["autoreset_mode"]
         require(mode is AutoresetMode.NEXT_STEP, "metadata names the autoreset mode", mode)
         obs, _ = vec.reset(seed=0)
@@ -119,7 +119,7 @@ def check_counts_and_spaces(backend: Cast, num_envs: int, steps: int) -> None:
 
 
 def check_trajectories(backend: Cast, num_envs: int, steps: int) -> None:
-    """In every mode, by step and by send/recv, each row is what stepping by hand gives."""
+    """Check in every autoreset mode that each row equals that of envs stepped one at a time."""
     for mode in AutoresetMode:
         with backend(backend.sentinels(num_envs), autoreset_mode=mode) as vec:
             oracle = ByHand(backend.sentinels(num_envs), mode)
@@ -127,7 +127,7 @@ def check_trajectories(backend: Cast, num_envs: int, steps: int) -> None:
 
 
 def check_spaces(backend: Cast, num_envs: int, steps: int) -> None:
-    """Every kind of space goes there and back unchanged, as observation and as action."""
+    """Check that values of every kind of space pass unchanged, as observations and as actions."""
     for space in (*BARE_SPACES, OBJECT_SPACES[0], _together(*SPACES), _together(*SPACES, *OBJECT_SPACES)):
         creators = [partial(_sample_env, space) for _ in range(num_envs)]
         with backend(creators, autoreset_mode=AutoresetMode.SAME_STEP) as vec:
@@ -136,7 +136,7 @@ def check_spaces(backend: Cast, num_envs: int, steps: int) -> None:
 
 
 def _together(*spaces: Space[Any]) -> Dict:
-    """All of them in one space, so that one vec tries them all."""
+    """Put all spaces into one Dict, so that one vec tests them all."""
     return Dict({str(number): space for number, space in enumerate(spaces)})
 
 
@@ -145,7 +145,7 @@ def _sample_env(space: Any) -> SampleEnv:
 
 
 def check_flat(backend: Cast, num_envs: int, steps: int) -> None:
-    """With flat=True rows are elements of a Box, and unpack to the values they were made of."""
+    """Check that with flat=True rows are elements of a Box and unpack to the original values."""
     for space in (*BARE_SPACES, _together(*SPACES)):
         creators = [partial(_sample_env, space) for _ in range(num_envs)]
         with backend(creators, flat=True) as vec:
@@ -158,11 +158,11 @@ def check_flat(backend: Cast, num_envs: int, steps: int) -> None:
             vec.step(vec.action_space.sample())
             values = [layout.value(row) for row in obs]
             expected = list(iterate(batch_space(space, num_envs), moment.obs))
-            require_equal(values, expected, f"flat {space}: unpacks to what it was made of")
+            require_equal(values, expected, f"flat {space}: unpacks to the original values")
 
 
 def check_seeds(backend: Cast, num_envs: int, steps: int) -> None:
-    """An integer of any kind gives env i the seed n + i; a list gives each its own; None goes on."""
+    """Check seeds: an integer n gives env i the seed n + i, a list one for each env; None goes on."""
     own = [100 + 7 * i for i in range(num_envs)]
     counted = [5 + i for i in range(num_envs)]
     asked: list[tuple[Any, list[int]]] = [
@@ -184,12 +184,12 @@ def check_seeds(backend: Cast, num_envs: int, steps: int) -> None:
         obs, _ = vec.reset()
         require_equal(int(obs[0, 4]), 9, "seed(9): used by the next reset")
         require_raises(ValueError, lambda: vec.reset(seed=[1] * (num_envs + 1)), "too many seeds")
-        require_raises(TypeError, lambda: vec.reset(seed="one"), "a seed that is no number")
+        require_raises(TypeError, lambda: vec.reset(seed="one"), "a seed that is not a number")
         follow_on(vec, "after refused seeds")
 
 
 def check_reset_mask(backend: Cast, num_envs: int, steps: int) -> None:
-    """reset_mask resets just those envs, and leaves options, other rows and their statistics alone."""
+    """Check that reset_mask resets only those envs, and does not change options, other rows or statistics."""
     for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
         creators = backend.sentinels(num_envs, 1_000_000)
         with backend(creators, autoreset_mode=mode, episode_stats=True) as vec:
@@ -217,7 +217,7 @@ def check_reset_mask(backend: Cast, num_envs: int, steps: int) -> None:
 
 
 def check_disabled(backend: Cast, num_envs: int, steps: int) -> None:
-    """Under DISABLED, stepping an env whose episode is over is refused before any env moves."""
+    """Check that with DISABLED a step of a finished env is refused before any env moves."""
     creators = backend.sentinels(num_envs, 1_000_000)
     creators[0] = partial(backend.sentinel, env_id=0, max_length=2)
     with backend(creators, autoreset_mode=AutoresetMode.DISABLED) as vec:
@@ -235,7 +235,7 @@ def check_disabled(backend: Cast, num_envs: int, steps: int) -> None:
 
 
 def check_bad_actions(backend: Cast, num_envs: int, steps: int) -> None:
-    """Actions that do not fit are refused before any env moves."""
+    """Check that actions that do not fit are refused before any env moves."""
     with backend(backend.sentinels(num_envs)) as vec:
         oracle = ByHand(backend.sentinels(num_envs), AutoresetMode.NEXT_STEP)
         follow(vec, oracle, 1, "before bad actions")
@@ -261,10 +261,10 @@ def check_bad_actions(backend: Cast, num_envs: int, steps: int) -> None:
 
 
 def check_order_of_verbs(backend: Cast, num_envs: int, steps: int) -> None:
-    """Verbs out of turn are errors, never hangs, and leave the vec usable."""
+    """Check that methods called in a wrong order raise, do not hang, and leave the vec usable."""
     actions = np.zeros(num_envs, np.int64)
     vec = backend(backend.sentinels(num_envs))
-    require_raises(NoAsyncCallError, vec.recv, "recv with nothing under way")
+    require_raises(NoAsyncCallError, vec.recv, "recv with nothing pending")
     vec.async_reset(seed=0)
     require_raises(AlreadyPendingCallError, lambda: vec.send(actions), "send before recv")
     require_raises(AlreadyPendingCallError, lambda: vec.step(actions), "step before recv")
@@ -274,12 +274,12 @@ def check_order_of_verbs(backend: Cast, num_envs: int, steps: int) -> None:
     vec.send(actions)
     require_raises(AlreadyPendingCallError, lambda: vec.send(actions), "send twice")
     obs, _ = vec.reset(seed=1)
-    require_equal(obs[:, 2].sum(), np.int64(0), "reset drops what was under way")
+    require_equal(obs[:, 2].sum(), np.int64(0), "reset drops pending steps")
     vec.send(actions)
     vec.async_reset(seed=2)
     batch = vec.recv()
     with backend(backend.sentinels(num_envs)) as other:
-        require_equal(batch.obs, other.reset(seed=2)[0], "async_reset drops what was under way")
+        require_equal(batch.obs, other.reset(seed=2)[0], "async_reset drops pending steps")
     vec.send(actions)
     vec.close()
     vec.close()
@@ -290,7 +290,7 @@ def check_order_of_verbs(backend: Cast, num_envs: int, steps: int) -> None:
 
 
 def check_batches(backend: Cast, num_envs: int, steps: int) -> None:
-    """A batch says whose each row is, which need an action, and which carry no transition."""
+    """Check that a batch has the env of each row, which rows need an action, and which have no transition."""
     for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
         with backend(backend.sentinels(num_envs), autoreset_mode=mode) as vec:
             oracle = ByHand(backend.sentinels(num_envs), mode)
@@ -309,13 +309,13 @@ def check_batches(backend: Cast, num_envs: int, steps: int) -> None:
                 require_equal(batch.rewards, moment.rewards, "recv: rewards")
                 require_equal(batch.infos, moment.infos, "recv: infos")
                 actions = rng.integers(0, 1000, num_envs)
-                garbage = np.where(batch.mask, actions, -1)  # masked rows may hold anything
+                garbage = np.where(batch.mask, actions, -1)  # actions of masked rows may have any value
                 vec.send(garbage, env_ids=batch.env_ids)
                 moment = oracle.step(list(actions))
 
 
 def check_attributes(backend: Cast, num_envs: int, steps: int) -> None:
-    """call, get_attr and set_attr reach every env, and a failed one leaves the vec as it was."""
+    """Check that call, get_attr and set_attr reach every env, and that a failed call changes nothing."""
     with backend(backend.sentinels(num_envs)) as vec:
         vec.reset(seed=0)
         require_equal(vec.get_attr("env_id"), tuple(range(num_envs)), "get_attr")
@@ -327,7 +327,7 @@ def check_attributes(backend: Cast, num_envs: int, steps: int) -> None:
         require_equal(vec.get_attr("max_length"), (9,) * num_envs, "set_attr with one value for all")
         rewards = vec.call("reward_of", np.arange(5))
         require_equal(rewards, (SentinelEnv.reward_of(np.arange(5)),) * num_envs, "call")
-        require_raises(AttributeError, lambda: vec.get_attr("typo"), "an attribute that is not there")
+        require_raises(AttributeError, lambda: vec.get_attr("typo"), "an attribute that does not exist")
         require_raises(
             ValueError, lambda: vec.set_attr("max_length", [1] * (num_envs + 1)), "too many values"
         )
@@ -335,7 +335,7 @@ def check_attributes(backend: Cast, num_envs: int, steps: int) -> None:
 
 
 def check_copies(backend: Cast, num_envs: int, steps: int) -> None:
-    """With copy=True, what was returned never changes; with copy=False it is the vec's own memory."""
+    """Check that returned arrays never change with copy=True, and are the vec's memory with copy=False."""
     with backend(backend.sentinels(num_envs)) as vec:
         kept, _ = vec.reset(seed=0)
         as_it_was = kept.copy()
@@ -348,7 +348,7 @@ def check_copies(backend: Cast, num_envs: int, steps: int) -> None:
 
 
 def check_errors(backend: Cast, num_envs: int, steps: int) -> None:
-    """An env's exception comes out as it is; then only a reset makes sense, and it works."""
+    """Check that an env's exception reaches the caller unchanged, and that only a reset works after it."""
     creators: list[Any] = backend.sentinels(num_envs)
     creators[-1] = partial(CrashEnv, num_envs - 1, 2, max_length=1000)
     actions = np.zeros(num_envs, np.int64)
@@ -361,7 +361,7 @@ def check_errors(backend: Cast, num_envs: int, steps: int) -> None:
             said = "\n".join([str(error), *getattr(error, "__notes__", [])])
             require(f"env {num_envs - 1}" in said, "the error names the env", said)
         else:
-            require(False, "an env's exception comes out")
+            require(False, "an env's exception reaches the caller")
         require_raises(ResetNeeded, lambda: vec.step(actions), "a step after a failed step")
         require_raises(ResetNeeded, vec.recv, "a recv after a failed step")
         obs, _ = vec.reset(seed=0)
@@ -369,13 +369,13 @@ def check_errors(backend: Cast, num_envs: int, steps: int) -> None:
         follow_on(vec, "after a failed step and a reset")
     refusing = [partial(CrashEnv, i, 0) for i in range(num_envs)]
     with backend(refusing) as vec:
-        require_raises(ValueError, vec.reset, "an exception in reset comes out")
+        require_raises(ValueError, vec.reset, "an exception in reset reaches the caller")
     broken: list[Any] = [*backend.sentinels(num_envs - 1), lambda: SentinelEnv(**{"no such": 1})]
-    require_raises(TypeError, lambda: backend(broken), "an exception in a creator comes out")
+    require_raises(TypeError, lambda: backend(broken), "an exception in a creator reaches the caller")
 
 
 def check_episode_stats(backend: Cast, num_envs: int, steps: int) -> None:
-    """infos["episode"] has the return and length of each episode, where it ends, in every mode."""
+    """Check in every mode that infos["episode"] has the return and length of each episode that ends."""
     for mode in AutoresetMode:
         with backend(backend.sentinels(num_envs), autoreset_mode=mode, episode_stats=True) as vec:
             vec.reset(seed=1)
@@ -386,7 +386,7 @@ def check_episode_stats(backend: Cast, num_envs: int, steps: int) -> None:
                 returns[acting] += rewards[acting]
                 lengths[acting] += 1
                 done = terminations | truncations
-                require(("episode" in infos) == done.any(), "episode only where one ends", infos)
+                require(("episode" in infos) == done.any(), "infos has an episode only if one ends", infos)
                 if done.any():
                     ended += int(done.sum())
                     require_equal(infos["_episode"], done, "_episode")
@@ -399,7 +399,7 @@ def check_episode_stats(backend: Cast, num_envs: int, steps: int) -> None:
 
 
 def check_snapshots(backend: Cast, num_envs: int, steps: int) -> None:
-    """A restored vec goes on as it did the first time."""
+    """Check that a restored vec gives the same results as before."""
     with backend(backend.sentinels(num_envs)) as vec:
         vec.reset(seed=0)
         rng = np.random.default_rng(0)
@@ -410,11 +410,11 @@ def check_snapshots(backend: Cast, num_envs: int, steps: int) -> None:
         first = [vec.step(actions) for actions in plan[7:]]
         vec.restore(saved)
         second = [vec.step(actions) for actions in plan[7:]]
-        require_equal(second, first, "restore: the same future")
+        require_equal(second, first, "restore: the same results")
 
 
 class _Pair(Env):
-    """Two agents; the first dies after three steps, the second after five."""
+    """Two agents. The first terminates after three steps, the second is truncated after five."""
 
     observation_space = Box(-1, 2**31, (2,), np.float64)
     action_space = Discrete(10)
@@ -435,7 +435,7 @@ class _Pair(Env):
 
 
 def check_agents(backend: Cast, num_envs: int, steps: int) -> None:
-    """An agent that dies reports its last transition once, and is masked until its env resets."""
+    """Check that a finished agent reports its last transition once, and is masked until its env resets."""
     for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
         with backend([backend.pair] * num_envs, autoreset_mode=mode) as vec:
             require_equal((vec.num_rows, vec.num_envs), (2 * num_envs, num_envs), "rows and envs")
@@ -453,7 +453,7 @@ def check_agents(backend: Cast, num_envs: int, steps: int) -> None:
                 cut = np.tile([False, moment == 5], num_envs)
                 require_equal(truncations, cut, f"truncations at {moment}")
                 if moment <= 5:
-                    require_equal(before, alive, f"who acts at {moment}")
+                    require_equal(before, alive, f"mask at {moment}")
                 if mode is AutoresetMode.SAME_STEP and moment == 5:
                     require_equal(obs[:, 0], np.zeros(2 * num_envs), "reset in the same step")
         with backend([backend.pair] * num_envs, rows_as_envs=True) as vec:
@@ -461,7 +461,7 @@ def check_agents(backend: Cast, num_envs: int, steps: int) -> None:
 
 
 def check_hierarchy(backend: Cast, num_envs: int, steps: int) -> None:
-    """A creator may return a vec: its envs become envs of this one."""
+    """Check that a creator may return a vec: its envs become envs of the outer vec."""
     from shoal.vector.serial import Serial
 
     for mode in AutoresetMode:
@@ -474,14 +474,14 @@ def check_hierarchy(backend: Cast, num_envs: int, steps: int) -> None:
 
 
 class Careful(SentinelEnv):
-    """Makes a new array each time: SyncVectorEnv cannot keep the final one of a buffer that is reused."""
+    """A sentinel that returns a new array each time: SyncVectorEnv does not copy final observations."""
 
     def _observe(self, action: int) -> NDArray[np.int64]:
         return super()._observe(action).copy()
 
 
 def check_kinds_of_env(backend: Cast, num_envs: int, steps: int) -> None:
-    """The same envs as plain ones, in place, as agents, and inside vector envs: every batch is the same."""
+    """Check that all kinds of env give the same batches: plain, in place, PettingZoo, inside vector envs."""
     from shoal.vector.serial import Serial
 
     ids = range(2 * num_envs)
@@ -489,7 +489,7 @@ def check_kinds_of_env(backend: Cast, num_envs: int, steps: int) -> None:
     for mode in AutoresetMode:
         plain = [partial(SentinelEnv, i) for i in ids]
         kinds: dict[str, list[Any]] = {
-            "restored": plain,  # only the one that is compared is saved and restored
+            "restored": plain,  # only this vec is saved and restored, not the reference
             "in place": [partial(SentinelRows, i) for i in ids],
             "as PettingZoo's": [partial(SentinelAgent, i) for i in ids],
             "inside Serial": [partial(Serial, [plain[i] for i in p], autoreset_mode=mode) for p in pairs],
@@ -525,7 +525,7 @@ CHECKS = (
     check_hierarchy,
     check_kinds_of_env,
 )
-"""Every promise, in the order in which a reader would want them broken to him."""
+"""The checks, from the simplest promise to the most complex."""
 
 OF_PYTHON = (check_spaces, check_flat, check_seeds, check_errors, check_hierarchy, check_kinds_of_env)
-"""Those that need envs which cannot be compiled."""
+"""The checks that need envs that cannot be compiled."""

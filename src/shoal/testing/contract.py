@@ -1,4 +1,4 @@
-"""How a check fails, and how it compares."""
+"""The error of a failed check, and comparisons of nested values."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import numpy as np
 
 
 class ContractViolation(AssertionError):
-    """An env or a vec does not do what it promises; the message says which promise."""
+    """An env or a vec breaks its contract; the message says which promise."""
 
 
 def require(kept: Any, promise: str, *details: Any) -> None:
-    """Fail with `promise` unless it was kept."""
+    """Raise ContractViolation with the text `promise` unless `kept` is true."""
     if not kept:
         raise ContractViolation(": ".join([promise, *map(str, details)]))
 
 
 def require_equal(got: Any, expected: Any, promise: str) -> None:
-    """Fail unless two nested values are equal in structure, dtype and every bit of value."""
+    """Raise ContractViolation unless two nested values have equal structure, dtypes and values."""
     problem = difference(got, expected)
     require(problem is None, promise, problem)
 
 
 def require_raises(kind: type[BaseException], verb: Callable[[], Any], promise: str) -> None:
-    """Fail unless `verb` raises `kind`."""
+    """Raise ContractViolation unless `verb` raises `kind`."""
     try:
         verb()
     except kind:
@@ -36,7 +36,7 @@ def require_raises(kind: type[BaseException], verb: Callable[[], Any], promise: 
 
 
 def difference(got: Any, expected: Any, path: str = "") -> str | None:
-    """Where two nested values differ, or None."""
+    """Return a text that says where two nested values differ; None if they are equal."""
     at = path or "value"
     if isinstance(expected, Mapping):
         if not isinstance(got, Mapping) or got.keys() != expected.keys():

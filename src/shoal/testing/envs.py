@@ -1,4 +1,4 @@
-"""Envs made for tests: one that can tell any mix-up of rows, and some that misbehave on purpose."""
+"""Envs for tests: sentinels, which reveal any mix-up of rows, and envs that fail on purpose."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Step = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
 class SentinelEnv(gymnasium.Env[NDArray[np.int64], np.int64]):
-    """An env whose observation says exactly which moment of which env it is.
+    """An env whose observation identifies the env, the episode and the step.
 
-    The observation is ``[env_id, episode, step, last action, seed]``, in one buffer that is used again and
-    again. Episodes last 1 to `max_length` steps, as the seed decides, and end terminated, truncated or both.
-    The reward is a function of the same numbers, and some steps have infos.
+    The observation is ``[env_id, episode, step, last action, seed]``, always in the same buffer. Episodes
+    last 1 to `max_length` steps, depending on the seed, and end terminated, truncated or both. The reward is
+    a function of the same numbers, and some steps have infos.
 
     Args:
-        env_id: Which env this is.
-        max_length: Longest episode.
+        env_id: The number of this env.
+        max_length: The largest number of steps of an episode.
     """
 
     observation_space = Box(-(2**62), 2**62, (5,), np.int64)
@@ -45,7 +45,7 @@ class SentinelEnv(gymnasium.Env[NDArray[np.int64], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.int64], dict[str, Any]]:
-        """Begin an episode; a new seed begins the count of episodes anew."""
+        """Begin an episode. A new seed restarts the count of episodes."""
         super().reset(seed=seed)
         if seed is not None:
             self.episode, self.seed_used = -1, seed
@@ -58,7 +58,7 @@ class SentinelEnv(gymnasium.Env[NDArray[np.int64], np.int64]):
         return self._observe(0), info
 
     def step(self, action: np.int64) -> Step:
-        """Move on by one."""
+        """Do one step."""
         if self.count >= self.length:
             raise RuntimeError(f"env {self.env_id} was stepped after its episode had ended")
         self.count += 1
@@ -78,17 +78,17 @@ class SentinelEnv(gymnasium.Env[NDArray[np.int64], np.int64]):
 
     @staticmethod
     def reward_of(obs: NDArray[np.int64]) -> float:
-        """The reward that belongs to an observation."""
+        """Return the reward that belongs to an observation."""
         env_id, episode, count, action, _ = obs.tolist()
         return float(env_id + 0.5 * episode + 0.25 * count + 0.125 * action)
 
     def close(self) -> None:
-        """Count how often it was closed."""
+        """Count the calls of close."""
         self.closed += 1
 
 
 class SentinelRows(Env):
-    """A sentinel that writes its row in place: the same moments, by the other contract.
+    """A sentinel as a `shoal.Env`: it returns the same values, but writes them into its row.
 
     Args:
         env_id: As for `SentinelEnv`.
@@ -107,19 +107,19 @@ class SentinelRows(Env):
         """Begin an episode."""
         obs, info = self.sentinel.reset(seed=seed, options=options)
         self.observations[0] = obs
-        # Clears everything, as authors do: what the vec still has to report must survive it.
+        # Clears everything, as some authors do. Results that the vec has yet to report must not be lost.
         self.rewards[:], self.terminations[:], self.truncations[:] = 0.0, False, False
         return info
 
     def step(self, actions: Any) -> dict[str, Any]:
-        """Move on by one."""
+        """Do one step."""
         moment = self.sentinel.step(actions[0])
         self.observations[0], self.rewards[0], self.terminations[0], self.truncations[0], info = moment
         return info
 
 
 class SentinelAgent:
-    """A sentinel as a PettingZoo env of one agent: the same moments, by a third contract.
+    """A sentinel as a PettingZoo env of one agent. It returns the same values.
 
     Args:
         env_id: As for `SentinelEnv`.
@@ -134,11 +134,11 @@ class SentinelAgent:
         self.agents: list[str] = []
 
     def observation_space(self, agent: str) -> Space[Any]:
-        """Of the agent."""
+        """Return the observation space of the agent."""
         return SentinelEnv.observation_space
 
     def action_space(self, agent: str) -> Space[Any]:
-        """Of the agent."""
+        """Return the action space of the agent."""
         return SentinelEnv.action_space
 
     def reset(
@@ -149,7 +149,7 @@ class SentinelAgent:
         return tuple({"sentinel": part} for part in self.sentinel.reset(seed=seed, options=options))
 
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Move on by one."""
+        """Do one step."""
         moment = self.sentinel.step(actions["sentinel"])
         if moment[2] or moment[3]:
             self.agents = []
@@ -157,12 +157,12 @@ class SentinelAgent:
 
 
 class SampleEnv(gymnasium.Env[Any, Any]):
-    """An env with any spaces: observations are samples, actions are checked against their space.
+    """An env with any spaces. Observations are samples; actions are checked against their space.
 
     Args:
-        observation_space: What to sample from.
-        action_space: What actions must be in.
-        length: Steps per episode.
+        observation_space: The space from which observations are sampled.
+        action_space: The space that actions must be in.
+        length: The number of steps per episode.
     """
 
     def __init__(self, observation_space: Space[Any], action_space: Space[Any], length: int = 5) -> None:
@@ -180,9 +180,9 @@ class SampleEnv(gymnasium.Env[Any, Any]):
         return self.observation_space.sample(), {}
 
     def step(self, action: Any) -> Step:
-        """Check the action, remember it, sample the next observation."""
+        """Check the action, store it, and sample the next observation."""
         with warnings.catch_warnings():
-            # Gymnasium hands the action of a Box without dimensions over as a scalar, and then warns of it.
+            # Gymnasium passes the action of a Box without dimensions as a scalar, and then warns about it.
             warnings.simplefilter("ignore")
             fits = self.action_space.contains(action)
         if not fits:
@@ -197,9 +197,9 @@ class SlowEnv(SentinelEnv):
 
     Args:
         env_id: As for `SentinelEnv`.
-        seconds: Mean time of a step.
-        busy: Burn the time on the core instead of sleeping.
-        spread: 0 for equal steps; 1 for exponentially distributed ones.
+        seconds: The mean time of a step.
+        busy: Whether to keep the core busy instead of sleeping.
+        spread: 0 for steps of equal time; 1 for exponentially distributed times.
         **sentinel: As for `SentinelEnv`.
     """
 
@@ -242,9 +242,10 @@ class CrashEnv(SentinelEnv):
 
     Args:
         env_id: As for `SentinelEnv`.
-        at: The step of its life (counted over episodes, from 1) at which it fails; 0 for `reset`.
-        how: ``"raise"`` a ValueError, ``"unpicklable"`` raise an exception that cannot cross a process
-            border, ``"exit"`` leave the process without a word, ``"kill"`` by SIGKILL, ``"segfault"`` crash.
+        at: The step at which it fails, counted over all episodes from 1; 0 to fail in `reset`.
+        how: The kind of failure: ``"raise"`` raises a ValueError, ``"unpicklable"`` an exception that cannot
+            be pickled; ``"exit"`` ends the process, ``"kill"`` kills it by SIGKILL, ``"segfault"`` crashes
+            it.
         **sentinel: As for `SentinelEnv`.
     """
 
@@ -286,8 +287,8 @@ class HangEnv(SentinelEnv):
 
     Args:
         env_id: As for `SentinelEnv`.
-        at: The step of its life at which it hangs.
-        seconds: How long: an hour, unless a test needs less.
+        at: The step at which it hangs, counted over all episodes from 1.
+        seconds: The time for which it hangs.
         **sentinel: As for `SentinelEnv`.
     """
 

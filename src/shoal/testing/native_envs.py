@@ -1,4 +1,4 @@
-"""The envs of `shoal.testing` that have compiled twins."""
+"""Compiled versions of envs of `shoal.testing`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _observe(state, action, obs, config):
 
 
 class SentinelNative(NativeEnv):
-    """A sentinel, compiled: ``[env_id, a random number of the episode, step, last action, length]``."""
+    """A compiled sentinel. It shows ``[env_id, random number, step, last action, length]``."""
 
     observation_space = SentinelEnv.observation_space
     action_space = SentinelEnv.action_space
@@ -44,7 +44,7 @@ class SentinelNative(NativeEnv):
 
 
 class PairNative(NativeEnv):
-    """Two agents; the first dies after three steps, the second is cut off after five."""
+    """Two agents. The first terminates after three steps, the second is truncated after five."""
 
     observation_space = Box(-1, 2**31, (2,), np.float64)
     action_space = Discrete(10)
@@ -70,7 +70,7 @@ class PairNative(NativeEnv):
 
 
 class BoxNative(NativeEnv):
-    """Takes a Box action, and shows it."""
+    """An env that takes a Box action and returns it as the observation."""
 
     observation_space = Box(-np.inf, np.inf, (2,), np.float32)
     action_space = Box(-1, 1, (2,), np.float32)

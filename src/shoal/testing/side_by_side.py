@@ -1,4 +1,4 @@
-"""Two vecs, or a vec and the oracle, side by side: whatever they return must be the same."""
+"""Run two vecs, or a vec and the oracle, side by side: they must return the same values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shoal.testing.contract import require_equal
 
 
 def follow(vec: Any, oracle: ByHand, steps: int, where: str, *, reset: bool = True) -> None:
-    """Step a vec and the oracle side by side and compare everything they return."""
+    """Step a vec and the oracle with the same actions and compare all returned values."""
     count = oracle.count
     vec.action_space.seed(11)
     if reset:
@@ -44,7 +44,7 @@ def _compare(got: tuple[Any, ...], expected: Moment, where: str) -> None:
 
 
 def follow_on(vec: Any, where: str) -> None:
-    """The vec still works: each row is its own env's, one moment after another."""
+    """Check that the vec still works: each row belongs to its env."""
     vec.reset(seed=0)
     for _ in range(3):
         obs: NDArray[np.int64]
@@ -53,7 +53,10 @@ def follow_on(vec: Any, where: str) -> None:
 
 
 def same_batches(reference: Any, vec: Any, steps: int, where: str) -> None:
-    """Run two vecs with the same actions, partial resets and snapshots, and compare all they give."""
+    """Run two vecs with the same actions and partial resets, and compare all batches.
+
+    `vec` is also saved and restored in between, which must not change its batches.
+    """
     rng = np.random.default_rng(0)
     count = reference.num_envs
     for each in (reference, vec):

@@ -1,4 +1,4 @@
-"""Spaces to test with: a fixed list, and as many random ones as you like."""
+"""Spaces to test with: fixed lists, and a generator of random spaces."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SPACES: tuple[Space[Any], ...] = (
     OneOf([Discrete(3), Box(1.0, 2.0, (2,))]),
     OneOf([MultiBinary(2), Dict({"a": Discrete(2, start=5), "b": OneOf([Discrete(2), Text(3)])})]),
 )
-"""One of each kind that has a layout, and the awkward combinations."""
+"""One space of each kind that has a layout, and difficult combinations."""
 
 UNSIZED_SPACES: tuple[Space[Any], ...] = (
     Sequence(Discrete(4)),
@@ -73,22 +73,22 @@ UNSIZED_SPACES: tuple[Space[Any], ...] = (
 
 
 class Colour(Space[str]):
-    """A custom space: Shoal does not know its bytes."""
+    """A custom space, whose bytes Shoal does not know."""
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """One of the colours."""
+        """Return a random colour."""
         return ["red", "green", "blue"][self.np_random.integers(3)]
 
     def contains(self, x: Any) -> bool:
-        """Whether it is a colour."""
+        """Return whether `x` is a colour."""
         return x in ("red", "green", "blue")
 
     def __eq__(self, other: object) -> bool:
-        """All are equal."""
+        """Return whether `other` is a Colour too: all are equal."""
         return isinstance(other, Colour)
 
     def __repr__(self) -> str:
-        """As it is made."""
+        """Return the expression that makes the space."""
         return "Colour()"
 
 
@@ -109,9 +109,9 @@ OBJECT_SPACES: tuple[Space[Any], ...] = (
 
 
 def random_space(seed: int | np.random.Generator, depth: int = 3) -> Space[Any]:
-    """A random space that has a layout, nested at most `depth` deep. The same seed, the same space.
+    """Return a random space that has a layout, nested at most `depth` deep. It depends only on the seed.
 
-    Its own random stream is seeded too, so samples repeat as well.
+    The random stream of the space is seeded too, so its samples are the same as well.
     """
     rng = np.random.default_rng(seed)
     space = _random(rng, depth)

@@ -1,8 +1,8 @@
-"""Hand: some rows, with all that is needed to hand them to the caller and to take actions for them."""
+"""BatchView: the rows of a batch, as the caller gets observations from them and gives actions for them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,66 +11,69 @@ from numpy.typing import NDArray
 from shoal._core import Transitions
 from shoal.batch import Batch
 from shoal.rows.actions import ActionWriter
-from shoal.rows.arena import Arena
+from shoal.rows.arena import Arena, copier
+from shoal.rows.fields import Kind, Leaf
 from shoal.rows.layout import Layout
 from shoal.vector.bounds import warn_if_outside
-from shoal.vector.observer import observer
 
 
-class Hand:
-    """Some rows, as the caller gets and gives them.
+class BatchView:
+    """The rows of a batch.
 
     Args:
-        arena: The rows, in the order of the caller's batch.
-        observation: Layout of the observations.
-        action: Layout of the actions.
-        agents: Rows of an env.
+        arena: The rows, in the order of the batch.
+        observation: The layout of the observations.
+        action: The layout of the actions.
+        agents: The number of rows of an env.
         flat: Whether observations and actions are flat.
-        copy: Whether observations are to be kept.
+        copy: Whether observations are copied, so that the caller may keep them.
 
     Attributes:
-        agents: Rows of an env.
-        blocks: That the rows are of, in the same order.
+        arena: The rows: a slice of the vec's arena, or an arena of copies.
+        mask: The rows that need an action.
+        agents: The number of rows of an env.
+        blocks: The blocks whose rows these are, in the same order.
         env_ids: The env of each row.
         agent_ids: The agent of each row.
-        observe: Returns the observations, as the caller wants them.
-        transitions: Gives copies of what a step wrote beside them.
-        actions: Takes actions.
-        where: The rows in the arena of the vec; an array if they had to be gathered.
+        where: The rows within the vec's arena: a slice, or an array if this view holds copies.
+        observe: Returns the observations in the form that the caller asked for.
+        transitions: Returns copies of rewards and flags, and counts steps.
+        actions: Checks actions and writes them into the rows.
     """
 
     def __init__(
         self, arena: Arena, observation: Layout, action: Layout, agents: int, *, flat: bool, copy: bool
     ) -> None:
-        self.arena = arena
-        self.observe = observer(observation, arena, flat=flat, copy=copy)
+        self.arena, self.mask, self.agents = arena, arena.mask, agents
+        self.observe = _observer(observation, arena, flat=flat, copy=copy)
         self.transitions = Transitions(arena)
         self.actions = ActionWriter(action, arena, agents, flat=flat)
-        self.agents, self._observation, self._action = agents, observation, action
-        self._flat, self._copy = flat, copy
+        self._observation, self._action, self._flat, self._copy = observation, action, flat, copy
         self._columns = observation.columns(arena.observations, arena.observation_objects)
         self.blocks: list[int] = []
         self.env_ids, self.agent_ids = np.divmod(np.arange(len(arena)), agents)
         self.where: slice | NDArray[np.int64] = slice(None)
 
-    def like(self, arena: Arena) -> Hand:
-        """The same for other rows."""
-        made = Hand(arena, self._observation, self._action, self.agents, flat=self._flat, copy=self._copy)
+    def like(self, arena: Arena) -> BatchView:
+        """Make a view of other rows, in the same form."""
+        made = BatchView(
+            arena, self._observation, self._action, self.agents, flat=self._flat, copy=self._copy
+        )
         made.actions.dumps = self.actions.dumps
         return made
 
     def allocate(self, num_rows: int) -> Arena:
-        """Rows like these, on the heap."""
+        """Allocate an arena for copies of rows."""
         return Arena.allocate(num_rows, self._observation, self._action)
 
-    def hold(self, blocks: Sequence[int], env_ids: NDArray[np.int64]) -> None:
-        """Be the rows of these blocks from now on."""
+    def show(self, blocks: Sequence[int], env_ids: NDArray[np.int64]) -> None:
+        """Point this view at the rows of `blocks`."""
         self.blocks = list(blocks)
         self.env_ids = self.actions.env_ids = env_ids
 
     def warn_if_outside(self, verb: str) -> bool:
-        """Warn if an observation that a verb gave is outside its space; whether one is."""
-        return warn_if_outside(self._observation, self._columns, self.arena.mask, self.env_ids, verb)
+        """Warn if an observation that `verb` returned is outside its space; return whether one is."""
+        return warn_if_outside(self._observation, self._columns, self.mask, self.env_ids, verb)
 
     def batch(
         self,
@@ -79,15 +82,39 @@ class Hand:
         truncations: NDArray[np.bool_],
         infos: dict[str, Any],
     ) -> Batch:
-        """All there is of the rows, to be kept (the observations only if `copy` says so)."""
+        """Make the batch of these rows. Observations are views if the vec has ``copy=False``."""
         return Batch(
             self.observe(),
             rewards,
             terminations,
             truncations,
-            self.arena.mask.copy(),
+            self.mask.copy(),
             self.arena.resets.copy(),
             self.env_ids.copy(),
             self.agent_ids.copy(),
             infos,
         )
+
+
+def _observer(layout: Layout, arena: Arena, *, flat: bool, copy: bool) -> Callable[[], Any]:
+    """Make a function that returns the observations of all rows, as they are when it is called."""
+    root, columns = layout.root, layout.columns(arena.observations, arena.observation_objects)
+    plain = {field.kind for field in layout.fields} <= {Kind.ARRAY, Kind.SCALAR}
+    if flat or (plain and isinstance(root, Leaf)):
+        view = layout.flat(arena.observations) if flat else columns[0]
+        return copier(view) if copy else lambda: view
+    if copy:
+        # Each field is copied by itself, so that each array the caller keeps is contiguous.
+        copiers = [copier(column) for column in columns]
+        return lambda: root.values([copied() for copied in copiers])
+    if not plain:
+        return lambda: root.values(columns)
+    views = root.values(columns)
+    return lambda: _regathered(views)
+
+
+def _regathered(views: Any) -> Any:
+    """Put the same views into new containers, which the caller may change."""
+    if type(views) is dict:
+        return {key: _regathered(view) for key, view in views.items()}
+    return tuple(map(_regathered, views)) if type(views) is tuple else views

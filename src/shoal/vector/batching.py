@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,19 +9,7 @@ import numpy as np
 
 from shoal.adapters.single import Creator
 from shoal.errors import ArgumentError
-from shoal.processes.placement import Plan, plan_async, plan_sync
 from shoal.vector.options import creators_of
-
-
-def is_async(env: Any, num_envs: Any, batch_size: Any, surplus_envs: Any, mode: Any) -> bool:
-    """Whether these arguments ask for an asynchronous vec. Whether they can work is not asked here."""
-    if mode is not None:
-        return bool(mode == "async")
-    asked = num_envs if num_envs is not None else len(env) if isinstance(env, Sized) else 1
-    try:
-        return bool(surplus_envs > 0 or (batch_size is not None and batch_size < asked))
-    except TypeError:
-        return False
 
 
 @dataclass(frozen=True)
@@ -30,16 +17,19 @@ class Batching:
     """The creators of a vec, and how many of them make a batch.
 
     Attributes:
-        creators: All of them.
-        batch_size: How many make a batch.
-        order: Of an asynchronous vec; None if it is not.
-        parent_steps: Whether this process steps a share.
+        creators: All creators, those of surplus envs included.
+        batch_size: The number of creators whose envs make a batch.
+        order: The order of an asynchronous vec; None if the vec is synchronous.
     """
 
     creators: list[Creator]
     batch_size: int
     order: str | None
-    parent_steps: bool
+
+    @classmethod
+    def all_of(cls, creators: list[Creator]) -> Batching:
+        """Let a batch be all envs."""
+        return cls(creators, len(creators), None)
 
     @classmethod
     def of(
@@ -53,7 +43,7 @@ class Batching:
         *,
         parent_steps: bool,
     ) -> Batching:
-        """Check what a user passed.
+        """Check the arguments of a user.
 
         Raises:
             ArgumentError: If something cannot work, or not together.
@@ -94,22 +84,7 @@ class Batching:
                 "order: a synchronous vec returns all envs at once. Pass batch_size, surplus_envs or "
                 "mode='async'"
             )
-        return cls(
-            creators + creators[:1] * int(surplus_envs), batch, order if asynchronous else None, parent_steps
-        )
-
-    def plan(self, num_workers: Any, envs_per_worker: Any, cores: int) -> Plan:
-        """Who steps which of them.
-
-        Raises:
-            ArgumentError: If that cannot be done.
-        """
-        count = len(self.creators)
-        if self.order is None:
-            return plan_sync(count, num_workers, envs_per_worker, cores, parent_steps=self.parent_steps)
-        return plan_async(
-            count, num_workers, envs_per_worker, cores, batch_size=self.batch_size, order=self.order
-        )
+        return cls(creators + creators[:1] * int(surplus_envs), batch, order if asynchronous else None)
 
 
 def _whole(value: Any) -> bool:

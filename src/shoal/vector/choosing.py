@@ -4,8 +4,8 @@
 
 One env is built in this process, stepped with random actions and closed again. Then the core rehearses a
 step of all envs with loops of that length, here and on threads that wait for each other as workers do
-(core/include/shoal/rehearsal.hpp). So the price of waiting, and other programs that want the cores, are
-measured and not guessed.
+(core/include/shoal/handshake/rehearsal.hpp). So the price of waiting, and other programs that want the
+cores, are measured and not guessed.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _timed(vec: Serial, steps: int, before: list[Infos]) -> tuple[int, int, int,
     left = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
     worked, passed = time.thread_time_ns(), time.perf_counter_ns()
     # Not `step`: what that takes beside the envs is the same for any number of them.
-    infos = [vec._begin_step() or [] for _ in range(steps)]
+    infos = [vec._step_all() or [] for _ in range(steps)]
     worked, passed = time.thread_time_ns() - worked, time.perf_counter_ns() - passed
     return worked, passed, resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - left, infos
 

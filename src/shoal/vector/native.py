@@ -1,55 +1,31 @@
-"""Native: compiled envs, stepped in place by a pool of threads: no process, no GIL, no copy."""
+"""Native: compiled envs, stepped in place by threads of this process."""
 
 from __future__ import annotations
 
-import inspect
+import math
 import os
-import time
 import weakref
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any, Self, cast
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.cores import patience_with, usable_cores
-from shoal.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    CoreNeeded,
-    NativeError,
-    ResetNeeded,
-    WorkerError,
-)
-from shoal.limits import obtaining
-from shoal.native.bodies import RESET, STEP_DISABLED, STEP_NEXT, STEP_SAME
-from shoal.native.bounds import fitting
+from shoal.cores import usable_cores
+from shoal.errors import ArgumentError, CoreNeeded, SnapshotError
 from shoal.native.columns import ORDER, Columns
-from shoal.native.debugging import DebugKernel
-from shoal.native.env import compiled
-from shoal.native.records import Records
-from shoal.native.replaying import Replay
-from shoal.native.rng import keys_of
-from shoal.native.spec import arguments_of
+from shoal.native.engine import ThreadEngine
+from shoal.native.spec import Spec
 from shoal.rows.arena import Arena
-from shoal.stepping.row_slice import Infos
-from shoal.vector.batching import Batching, is_async
+from shoal.vector.batching import Batching
+from shoal.vector.engine import BlockRange
 from shoal.vector.native_creators import spec_of
-from shoal.vector.native_snapshots import NativeSnapshots
-from shoal.vector.options import Options, autoreset
+from shoal.vector.options import VecOptions, autoreset
 from shoal.vector.spaces import UnitFacts, combine
-from shoal.vector.statistics import report
-from shoal.vector.turns import give_back, holds_turn
-from shoal.vector.vec import FAILED, READY
-
-VERBS = {
-    AutoresetMode.NEXT_STEP: STEP_NEXT,
-    AutoresetMode.SAME_STEP: STEP_SAME,
-    AutoresetMode.DISABLED: STEP_DISABLED,
-}
+from shoal.vector.turns import verb
+from shoal.vector.vec import VectorEnv
 
 # Their threads do not follow into a process that is forked.
 _made: weakref.WeakSet[Native] = weakref.WeakSet()
@@ -57,13 +33,13 @@ _made: weakref.WeakSet[Native] = weakref.WeakSet()
 
 def _disable_fast_path() -> None:
     for vec in _made:
-        vec._quick = False  # the normal path raises the error
+        vec._fast_step = None  # the normal path raises the error
 
 
 os.register_at_fork(after_in_child=_disable_fast_path)
 
 
-class Native(NativeSnapshots):
+class Native(VectorEnv):
     """Many compiled envs, behind the same contract as `shoal.Serial`.
 
     With ``copy=False`` nothing is copied and nothing allocated: rewards and flags are views too, valid until
@@ -103,23 +79,6 @@ class Native(NativeSnapshots):
         ('Native', (1000, 4))
     """
 
-    def __new__(
-        cls,
-        env: Any = None,
-        num_envs: Any = None,
-        *,
-        batch_size: Any = None,
-        surplus_envs: Any = 0,
-        mode: Any = None,
-        **_: Any,
-    ) -> Self:
-        """One that waits for all envs, or one that does not."""
-        if cls is Native and is_async(env, num_envs, batch_size, surplus_envs, mode):
-            from shoal.vector._native_async import AsyncNative
-
-            return cast(Self, object.__new__(AsyncNative))
-        return super().__new__(cls)
-
     def __init__(
         self,
         env: Any,
@@ -146,220 +105,66 @@ class Native(NativeSnapshots):
                 "Native needs the compiled core, which this installation does not have or SHOAL_CORE has "
                 "switched off. Install with a C++ compiler at hand, or pass debug=True."
             )
-        resetting = autoreset(autoreset_mode)
-        options = Options(resetting, flat, copy, seed, episode_stats, "same", rows_as_envs)
-        self._native_spec, count = spec_of(env, num_envs, dict(env_kwargs or {}))
-        count = self._shape(count, batch_size, surplus_envs, mode, order)
-        spec = self._native_spec
+        options = VecOptions(autoreset(autoreset_mode), flat, copy, seed, episode_stats, "same", rows_as_envs)
+        resetting = options.autoreset_mode
+        spec, count = spec_of(env, num_envs, dict(env_kwargs or {}))
+        batching = Batching.of(spec.cls, count, batch_size, surplus_envs, mode, order, parent_steps=False)
+        count = len(batching.creators)
+        _check_surplus(spec, surplus_envs)
         metadata = dict(spec.cls.metadata)
-        if render_mode is not None and (
-            spec.cls.render is None or render_mode not in metadata["render_modes"]
-        ):
-            raise ArgumentError(
-                f"render_mode: {spec.cls.__name__} has no {render_mode!r}: expected 'rgb_array', and a "
-                "render(state) in the class, or None"
-            )
+        _check_render_mode(spec, render_mode, metadata)
         agents = tuple(f"agent_{i}" for i in range(spec.agents))
         facts = UnitFacts(
             spec.observation.space, spec.action.space, count, agents, metadata, render_mode, None
         )
-        described = combine([facts], "same", resetting, objects=False)
-        arena = Arena.allocate(count * spec.agents, described.observation, described.action)
-        self._columns = Columns(spec, arena, count, finals=resetting is AutoresetMode.SAME_STEP)
-        self._step_verb, self.debug = VERBS[resetting], debug
+        spaces = combine([facts], "same", resetting, objects=False)
+        arena = Arena.allocate(count * spec.agents, spaces.observation, spaces.action)
+        self.debug = debug
         self.check = not debug and (check or os.environ.get("SHOAL_NATIVE_CHECK", "") not in ("", "0"))
-        self._replay = Replay(spec, self._columns) if self.check else None
         self.num_workers = 1 if debug else _threads(num_workers)
-        self._seeds_given: list[int | None] = [None] * count
-        self._quick = False
-        super().__init__(described, arena, options)
-        self._start()
+        engine = ThreadEngine(
+            spec,
+            Columns(spec, arena, count, finals=resetting is AutoresetMode.SAME_STEP),
+            arena,
+            spaces.observation,
+            _blocks(batching, self.num_workers),
+            self.num_workers,
+            resetting,
+            at_once=batching.order is None,
+            flat=flat,
+            debug=debug,
+            check=self.check,
+            renders=render_mode is not None,
+            reset_verb="reset" if batching.order is None else "async_reset",
+        )
+        self._threads = engine
+        super().__init__(spaces, arena, engine, options, batching)
+        self._prepare_fast_step()
         _made.add(self)
 
-    def _shape(self, count: int, batch_size: Any, surplus_envs: Any, mode: Any, order: Any) -> int:
-        """How many envs are simulated."""
-        self._batching = Batching.of(
-            self._native_spec.cls, count, batch_size, surplus_envs, mode, order, parent_steps=False
-        )
-        return len(self._batching.creators)
-
-    def _start(self) -> None:
-        """Compile, and start the threads."""
-        self._loop: Any
-        if self.debug:
-            self._loop = DebugKernel(self._native_spec, self._columns)
+    def _prepare_fast_step(self) -> None:
+        """Let one call of the core check actions, step and return views, where nothing else is asked for."""
+        engine, actions = self._threads, self._whole.actions.usual
+        if (
+            engine.loop is None
+            or self.debug
+            or self.check
+            or self.copy
+            or self.autoreset_mode is not AutoresetMode.NEXT_STEP
+            or actions is None
+            or not isinstance(self._observe(), np.ndarray)
+        ):
             return
-        from shoal._core._native import NativeLoop
-
-        self._loop = self._made_by(NativeLoop, self._total_envs, others=self.num_workers - 1)
-        self._may_be_quick = (
-            self._step_verb == STEP_NEXT
-            and not self.check
-            and not self.copy
-            and self._clock is None
-            and isinstance(self._observe(), np.ndarray)
-            and self._whole.actions.usual is not None
-        )
-        if self._may_be_quick:
-            arena = self._arena
-            self._loop.prepare(
-                ORDER.index("actions"),
-                self._step_verb,
-                self._whole.actions.usual,
-                arena.mask,
-                (self._observe(), arena.rewards, arena.terminations, arena.truncations),
-            )
-
-    def _made_by(self, kind: Any, division: int | list[int], *, others: int) -> Any:
-        """Compile, and make the part of the core that runs the kernel.
-
-        Args:
-            kind: The class of the core.
-            division: How many envs there are, or where each block of them ends.
-            others: Threads beside this one.
-        """
-        self._kernel = compiled(self._native_spec, checked=self.check)
-        _, patience = patience_with(others, usable_cores())
-        with obtaining(f"{self.num_workers} threads", "Use fewer by num_workers"):
-            return kind(
-                self._kernel.address,
-                self._of_a_crash(),
-                self._columns.addresses,
-                (self._columns, self._kernel.keeps),
-                division,
-                self.num_workers,
-                patience.pauses,
-                patience.yields,
-            )
-
-    def _of_a_crash(self) -> str:
-        """What the core prints after the name of a signal if the process dies of it inside the kernel."""
-        cls = self._native_spec.cls
-        what = (
-            "Its indices are checked, so that it was something else: a recursion without end, for instance"
-            if self.check
-            else "It may have read or written outside of an array: run it again with SHOAL_NATIVE_CHECK=1 in "
-            "the environment, which names the line"
-        )
-        return f" in the compiled code of {cls.__module__}.{cls.__qualname__}. {what}.\n"
-
-    # -- the verbs -------------------------------------------------------------------------------------
-
-    @holds_turn
-    def step(
-        self, actions: Any
-    ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Step every env with its action: see `shoal.VectorEnv.step`."""
-        if self._quick and self._state is READY and not self._moving and not self._closed:
-            try:
-                self._moving = True  # no other thread has come between: there was no call (see `verb`)
-                result = self._loop.step(actions)
-                if result is False:
-                    self._state = FAILED
-                self._moving = False
-            except BaseException as error:
-                give_back(self, error)
-                raise
-            if self._closed:  # meanwhile
-                give_back(self)  # type: ignore[unreachable]
-            if result:
-                return result  # type: ignore[no-any-return]
-            if result is False:
-                raise self._raised_inside()
-        return super().step(actions)
-
-    def _begin_reset(
-        self,
-        chosen: NDArray[np.bool_],
-        seeds: Sequence[int | None],
-        options: dict[str, Any] | None,
-    ) -> Infos | None:
-        self._choose(slice(None), chosen, seeds)
-        self._run(RESET)
-        self._enable_fast_path()
-        return []
-
-    def _launch_reset(
-        self, chosen: NDArray[np.bool_], seeds: Sequence[int | None], options: dict[str, Any] | None
-    ) -> None:
-        self._check_reset(seeds, options)
-        super()._launch_reset(chosen, seeds, options)
-
-    def _check_reset(self, seeds: Sequence[int | None], options: dict[str, Any] | None) -> None:
-        """Before anything moves."""
-        keys_of(seeds)
-        if options:
-            raise ArgumentError(
-                f"options: compiled envs have none beside reset_mask, got {sorted(options)}. What differs "
-                "between envs is a parameter, which set_attr() changes"
-            )
-
-    def _choose(
-        self,
-        envs: slice | NDArray[np.int64],
-        chosen: NDArray[np.bool_],
-        seeds: Sequence[int | None],
-    ) -> None:
-        """Tell these envs, each in its place, whether they are to be reset and with which seed."""
-        self._check_owner()
-        arrays = self._columns.arrays
-        keys, given = keys_of(seeds)
-        for name, values in (("chosen", chosen), ("keys", keys), ("seeded", given)):
-            arrays[name][envs] = values[envs]
-        for env in np.flatnonzero(chosen & given).tolist():
-            self._seeds_given[env] = seeds[env]
-
-    def _send(self, actions: Any, env_ids: NDArray[np.int64] | None) -> None:
-        self._refuse_never_reset()
-        super()._send(actions, env_ids)
-
-    def _refuse_never_reset(self) -> None:
-        if self._never_reset.any():
-            raise ResetNeeded(
-                f"compiled envs have no state before their first reset: call {self._reset_verb}() first"
-            )
-
-    def _run(self, verb: int) -> None:
-        if self._replay is not None:
-            self._replay.keep(slice(0, self._total_envs), verb)
-        if self._loop.run(verb) is None:
-            raise self._raised_inside()
-
-    def _raised_inside(self) -> NativeError:
-        explained = self._replay.explain() if self._replay is not None else None
-        what = (
-            "and does not happen with debug=True: perhaps a float32 is rounded differently there"
-            if self.check
-            else "and printed. SHOAL_NATIVE_CHECK=1 in the environment, check=True and debug=True show where"
-        )
-        return explained or NativeError(
-            f"something was raised inside the kernel of {self._native_spec.cls.__name__}, {what}. Not all "
-            f"envs have moved; {self._reset_verb}() begins anew"
-        )
-
-    def _begin_step(self) -> Infos | None:
-        self._check_owner()
-        self._run(self._step_verb)
-        self._enable_fast_path()
-        return self._finals(slice(None)) if self._step_verb == STEP_SAME else []
-
-    def _enable_fast_path(self) -> None:
-        """Enable the fast path if its conditions hold."""
-        self._quick = not self.debug and self._may_be_quick and not self._unchecked
-
-    def _finals(self, rows: slice | NDArray[np.int64]) -> Infos:
-        """What agents saw last whose episode has just ended."""
         arena = self._arena
-        done = np.flatnonzero(arena.terminations[rows] | arena.truncations[rows])
-        if not done.size:
-            return []
-        raw = self._columns.arrays["finals"].reshape(self.num_rows, -1)[rows][done]
-        layout = self.observation_layout
-        values = list(layout.flat(raw)) if self.flat else layout.root.split(layout.columns(raw), len(done))
-        return [
-            (row, {"final_obs": value, "final_info": {}})
-            for row, value in zip(done.tolist(), values, strict=True)
-        ]
+        engine.loop.prepare(
+            ORDER.index("actions"),
+            engine.step_verb,
+            actions,
+            arena.mask,
+            (self._observe(), arena.rewards, arena.terminations, arena.truncations),
+            self._transitions,
+        )
+        engine.fast_step = engine.loop.step
 
     # -- access to the envs ----------------------------------------------------------------------------
 
@@ -367,7 +172,7 @@ class Native(NativeSnapshots):
         """Set a parameter, or a field of the state that has bounds.
 
         Args:
-            name: Of the parameter or field.
+            name: The name of the parameter or field.
             values: An array, list or tuple gives each env its own value; anything else is for all.
 
         Raises:
@@ -375,108 +180,135 @@ class Native(NativeSnapshots):
         """
         super().set_attr(name, list(values) if isinstance(values, np.ndarray) else values)
 
-    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        self._check_owner()
-        spec, count = self._native_spec, self._total_envs
-        if name == "np_random_seed":
-            return list(self._seeds_given)
-        column = self._column_of(name)
-        if column is not None:
-            return list(column.copy())
-        if name in spec.constants:
-            return [spec.constants[name]] * count
-        try:
-            value = getattr(spec.cls, name)
-        except AttributeError:
-            known = ", ".join([*spec.parameters, *(spec.state.names or ()), *spec.constants])
-            raise AttributeError(f"{spec.cls.__name__} has no {name!r}. Its envs have {known}") from None
-        return [value(*args, **kwargs) if callable(value) else value for _ in range(count)]
+    def column_of(self, name: str) -> NDArray[Any] | None:
+        """Return the values of a parameter or a field of the state, one for each env; None if there is none.
 
-    def _column_of(self, name: str) -> NDArray[Any] | None:
-        """The values of a parameter, or of a field of the state."""
-        if name in (self._columns.parameters.dtype.names or ()):
-            return self._columns.parameters[name]
-        if name in (self._native_spec.state.names or ()):
-            return self._columns.arrays["states"].view(self._native_spec.declared)[name]
-        return None
+        It is a view: what is written into it reaches the envs unchecked.
+        """
+        return self._threads.column_of(name)
 
-    def _set_attr(self, name: str, values: Sequence[Any]) -> None:
-        self._check_owner()
-        column = self._column_of(name)
-        if column is None and name in self._native_spec.constants:
-            raise AttributeError(
-                f"{name}: this is a constant of {self._native_spec.cls.__name__}, compiled in. Pass another "
-                "value as env_kwargs when the vec is made, or let it be a parameter of the class"
+    @property
+    def constants(self) -> Mapping[str, Any]:
+        """The constants of the env's class, which are compiled in."""
+        return self._threads.spec.constants
+
+    @property
+    def observation_rows(self) -> NDArray[np.uint8]:
+        """The bytes of all observations, as the layout has them. A view: it changes with the next step."""
+        return self._arena.observations
+
+    # -- snapshots -------------------------------------------------------------------------------------
+
+    @verb
+    def snapshot(self, env_ids: Sequence[int] | None = None) -> dict[str, Any]:
+        """Return all envs, or some, exactly as they are now, in a form that can be pickled.
+
+        Args:
+            env_ids: The envs; by default all.
+        """
+        if env_ids is None:
+            return self._snapshot()
+        self._check_idle("snapshot")
+        self._finish_moving()
+        envs, rows = self._places(env_ids)
+        return {
+            "kind": {**self._kind(), "number of rows": len(rows)},
+            "some": self._threads.freeze_some(envs),
+            "never_reset": self._never_reset[envs],
+            "rows": {name: column[rows] for name, column in self._row_columns().items()},
+        }
+
+    @verb
+    def restore(self, snapshot: Any, env_ids: Sequence[int] | None = None) -> None:
+        """Go back to a snapshot.
+
+        Args:
+            snapshot: A snapshot of this vec, or of one made the same way.
+            env_ids: The envs that are to be as those of the snapshot, in its order. Needed if it is of some
+                only; they need not be the same ones.
+
+        Raises:
+            SnapshotError: If it is of another shape.
+        """
+        if not isinstance(snapshot, dict) or "some" not in snapshot:
+            if env_ids is not None:
+                raise SnapshotError("env_ids: expected None, because the snapshot is of all envs")
+            self._check_count(snapshot)
+            self._restore(snapshot)
+            return
+        self._check_idle("restore")
+        self._finish_moving()
+        if env_ids is None:
+            raise SnapshotError(
+                "env_ids: the snapshot is of some envs only: say which are to be as they were"
             )
-        if column is None:
-            known = ", ".join([*self._native_spec.parameters, *(self._native_spec.state.names or ())])
-            raise AttributeError(f"{name}: expected a parameter or a field of the state: {known}")
-        spec = self._native_spec
-        if name not in spec.parameters and name not in spec.bounds:
+        envs, rows = self._places(env_ids)
+        for name, ours in {**self._kind(), "number of rows": len(rows)}.items():
+            theirs = snapshot["kind"].get(name)
+            if theirs != ours:
+                raise SnapshotError(f"the snapshot is of envs with another {name}: {theirs}, not {ours}")
+        self._threads.thaw_some(envs, snapshot["some"])
+        for name, column in self._row_columns().items():
+            column[rows] = snapshot["rows"][name]
+        self._never_reset[envs] = snapshot["never_reset"]
+        self._enable_fast_step()
+        if self._batches is not None:
+            self._batches.refresh()
+
+    def _check_count(self, snapshot: Any) -> None:
+        kind = snapshot.get("kind") if isinstance(snapshot, dict) else None
+        theirs, ours = (kind or self._kind()).get("number of rows"), self.num_rows
+        if theirs != ours:
+            raise SnapshotError(
+                f"the snapshot is of a vec with another number of rows: {theirs}, not {ours}. Between vecs "
+                "of different sizes take snapshot(env_ids) of one and restore(snapshot, env_ids) in the other"
+            )
+
+    def _places(self, env_ids: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        envs = np.asarray(env_ids)
+        if (
+            envs.ndim != 1
+            or envs.dtype.kind not in "iu"
+            or not ((envs >= 0) & (envs < self._total_envs)).all()
+        ):
             raise ArgumentError(
-                f"{name}: this field of the state of {spec.cls.__name__} can be read only. Its compiled code "
-                "trusts it, and may read or write anywhere if the value makes no sense. The class can allow "
-                f"it, by bounds = {{{name!r}: (lowest, highest)}}; or make what is to be set a parameter"
+                f"env_ids: expected a list of envs from 0 to {self._total_envs - 1}, got {env_ids!r}"
             )
-        given = np.asarray(values)
-        if given.shape != column.shape or not np.can_cast(given.dtype, column.dtype, "same_kind"):
-            raise ArgumentTypeError(
-                f"{name}: expected {column.dtype} of shape {column.shape[1:]} for each env, got "
-                f"{given.dtype} of shape {given.shape[1:]}"
-            )
-        column[:] = fitting(name, given, column.dtype, spec.bounds.get(name))
+        if len(np.unique(envs)) < len(envs):
+            raise ArgumentError(f"env_ids: expected each env once, got {env_ids!r}")
+        rows = (envs[:, None] * self.agents_per_env + np.arange(self.agents_per_env)).reshape(-1)
+        return envs.astype(np.int64), rows
 
-    def _render(self) -> list[Any]:
-        self._check_owner()
-        spec = self._native_spec
-        if self.render_mode is None:
-            return [None] * self._total_envs
-        draw: Any = inspect.getattr_static(spec.cls, "render").__func__
-        states = Records(self._columns.arrays["states"].view(spec.declared).copy())
-        frames = []
-        for env in range(self._total_envs):
-            own = dict(zip(spec.parameters, self._columns.parameters[env].tolist(), strict=True))
-            known = {
-                "state": states[env],
-                "config": SimpleNamespace(**spec.constants, **own),
-            }
-            frames.append(draw(**{name: known[name] for name in arguments_of(draw)}))
-        return frames
+    def _row_columns(self) -> dict[str, NDArray[Any]]:
+        names = ("observations", "rewards", "terminations", "truncations", "mask", "resets", "starts")
+        return {name: getattr(self._arena, name) for name in (*names, "episode_returns", "episode_lengths")}
 
-    # -- the end ---------------------------------------------------------------------------------------
 
-    def _shut(self) -> list[Exception]:
-        self._quick = False
-        while os.getpid() == self._owner:
-            try:
-                self._end_threads()
-            except RuntimeError:  # another thread is in the middle of a step, which ends by itself
-                time.sleep(0.0005)
-            else:
-                break
-        return []
+def _check_surplus(spec: Spec, surplus_envs: Any) -> None:
+    for name, value in spec.parameters.items():
+        if value.ndim and surplus_envs:
+            raise ArgumentError(f"{name}: expected one value for all envs, because surplus_envs adds some")
 
-    def _end_threads(self) -> None:
-        if not self.debug:
-            self._loop.close()
 
-    def stats(self) -> dict[str, Any]:
-        """Counts and times since the vec was made; see `shoal.vector.statistics`."""
-        figures = self._transitions.figures()
-        if not self.debug:
-            figures = tuple(ours + quick for ours, quick in zip(figures, self._loop.figures(), strict=True))
-        return report(figures)
+def _check_render_mode(spec: Spec, render_mode: str | None, metadata: Mapping[str, Any]) -> None:
+    if render_mode is not None and (spec.cls.render is None or render_mode not in metadata["render_modes"]):
+        raise ArgumentError(
+            f"render_mode: {spec.cls.__name__} has no {render_mode!r}: expected 'rgb_array', and a "
+            "render(state) in the class, or None"
+        )
 
-    def _check_owner(self) -> None:
-        if os.getpid() != self._owner:
-            raise WorkerError(
-                "this vec was made by the process from which this one was forked, and its threads are there: "
-                "make a new one here"
-            )
 
-    def _counts(self) -> dict[str, Any]:
-        how = {"debug": True} if self.debug else {"num_workers": self.num_workers}
-        return {**super()._counts(), **how, **({"check": True} if self.check else {})}
+def _blocks(batching: Batching, threads: int) -> list[BlockRange]:
+    """Split the envs into blocks that divide a batch and all envs, with one for each thread in a batch."""
+    envs = len(batching.creators)
+    if batching.order is None:
+        return [BlockRange(0, 0, envs)]
+    size = math.gcd(envs, batching.batch_size)
+    # The smaller the blocks, the fewer envs wait for a slow one.
+    wanted = threads if batching.order == "fifo" else 4 * threads
+    while size > 1 and batching.batch_size // size < wanted:
+        size //= next(factor for factor in range(2, size + 1) if size % factor == 0)
+    return [BlockRange(number, number * size, (number + 1) * size) for number in range(envs // size)]
 
 
 def _threads(num_workers: Any) -> int:

@@ -16,16 +16,16 @@ from shoal.vector.spaces import ObservationMode
 
 
 @dataclass(frozen=True)
-class Options:
-    """What every backend can be asked for, whatever its envs are; `shoal.Serial` says what each means."""
+class VecOptions:
+    """The options that every backend has; `shoal.Serial` says what each means."""
 
-    autoreset_mode: AutoresetMode
-    flat: bool
-    copy: bool
-    seed: int | None
-    episode_stats: bool
-    observation_mode: ObservationMode
-    rows_as_envs: bool
+    autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP
+    flat: bool = False
+    copy: bool = True
+    seed: int | None = None
+    episode_stats: bool = False
+    observation_mode: ObservationMode = "same"
+    rows_as_envs: bool = False
 
 
 def creators_of(env: Any, num_envs: Any) -> list[Creator]:

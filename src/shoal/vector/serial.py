@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
-from numpy.typing import NDArray
 
 from shoal.adapters.single import SingleEnv
 from shoal.rows.arena import Arena
-from shoal.stepping.block import Block, build_envs, close_all, names_of
+from shoal.stepping.block import Block, Unit, build_envs, close_all, names_of
 from shoal.stepping.env_faults import Guard
-from shoal.stepping.row_slice import Infos, Run
-from shoal.vector.options import Options, autoreset, creators_of
-from shoal.vector.spaces import ObservationMode, UnitFacts, combine
+from shoal.stepping.row_slice import Infos, RowSlice
+from shoal.vector.batching import Batching
+from shoal.vector.engine import BlockRange, Engine, Reset
+from shoal.vector.options import VecOptions, autoreset, creators_of
+from shoal.vector.spaces import ObservationMode, UnitFacts, VecSpaces, combine
 from shoal.vector.vec import VectorEnv
 
 
@@ -57,20 +57,15 @@ class Serial(VectorEnv):
         observation_mode: ObservationMode = "same",
         rows_as_envs: bool = False,
     ) -> None:
-        mode = autoreset(autoreset_mode)
-        options = Options(mode, flat, copy, seed, episode_stats, observation_mode, rows_as_envs)
+        options = VecOptions(
+            autoreset(autoreset_mode), flat, copy, seed, episode_stats, observation_mode, rows_as_envs
+        )
         self.env_fns = creators_of(env, num_envs)
         units = build_envs(self.env_fns)
         try:
-            with Guard("a space or a property of an env"):
-                facts = [UnitFacts.of(unit, names_of(unit)) for unit in units]
-                described = combine(facts, observation_mode, mode, objects=not flat)
-            rows = described.num_envs * len(described.agents)
-            arena = Arena.allocate(rows, described.observation, described.action)
-            run = Run(arena, described.observation, described.action, mode, flat=flat)
-            self._block = Block(units, run)
-            self._begin_step = self._block.step  # without a call in between
-            super().__init__(described, arena, options)
+            spaces, arena, engine = serve(units, options)
+            self._block = engine.block
+            super().__init__(spaces, arena, engine, options, Batching.all_of(self.env_fns))
         except BaseException:
             close_all(units)
             raise
@@ -86,31 +81,83 @@ class Serial(VectorEnv):
                 envs.append(unit.env if isinstance(unit, SingleEnv) else unit)
         return envs
 
-    # Everything happens at once, so there is nothing to finish.
 
-    def _begin_reset(
-        self,
-        chosen: NDArray[np.bool_],
-        seeds: Sequence[int | None],
-        options: dict[str, Any] | None,
-    ) -> Infos:
-        return self._block.reset(chosen, seeds, options)
+def serve(
+    units: list[Unit], options: VecOptions, kind: type[SerialEngine] | None = None
+) -> tuple[VecSpaces, Arena, SerialEngine]:
+    """Find what the envs have in common, allocate rows for them, and make the engine that steps them here."""
+    mode, flat = options.autoreset_mode, options.flat
+    with Guard("a space or a property of an env"):
+        facts = [UnitFacts.of(unit, names_of(unit)) for unit in units]
+        spaces = combine(facts, options.observation_mode, mode, objects=not flat)
+    arena = Arena.allocate(spaces.num_envs * len(spaces.agents), spaces.observation, spaces.action)
+    block = Block(units, RowSlice(arena, spaces.observation, spaces.action, mode, flat=flat))
+    return spaces, arena, (kind or SerialEngine)(block, spaces.num_envs)
 
-    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        return self._block.call(name, args, kwargs)
 
-    def _set_attr(self, name: str, values: Sequence[Any]) -> None:
-        self._block.set_attr(name, values)
+class SerialEngine(Engine):
+    """Steps all envs in this process, as one block. Each verb is over when its call returns.
 
-    def _render(self) -> list[Any]:
-        return self._block.render()
+    Args:
+        block: The envs and their rows.
+        num_envs: The number of envs.
 
-    def _freeze(self) -> Any:
-        return self._block.snapshot()
+    Attributes:
+        block: The envs and their rows.
+    """
 
-    def _thaw(self, state: Any) -> None:
-        self._block.restore(state)
-        self._begin_step = self._block.step
+    def __init__(self, block: Block, num_envs: int) -> None:
+        self.block, self.blocks = block, [BlockRange(0, 0, num_envs)]
+        self._infos: Infos = []
 
-    def _shut(self) -> list[Exception]:
-        return self._block.close()
+    @property
+    def step_all(self) -> Callable[[], Infos]:
+        """The block's own function that steps all envs and returns their infos."""
+        return self.block.step
+
+    def begin_reset(self, blocks: Sequence[int], reset: Reset) -> None:
+        """Reset the chosen envs."""
+        self._infos = self.block.reset(reset.chosen, reset.seeds, reset.options)
+
+    def begin_steps(self, blocks: Sequence[int]) -> None:
+        """Step all envs."""
+        self._infos = self.block.step()
+
+    def wait_for(self, blocks: Sequence[int]) -> None:
+        """Return at once."""
+
+    def wait_for_any(self, count: int) -> list[int]:
+        """Return the only block."""
+        return [0]
+
+    def take_infos(self, blocks: Sequence[int]) -> Infos:
+        """Return the infos of the last verb."""
+        infos, self._infos = self._infos, []
+        return infos
+
+    def finish(self) -> None:
+        """Return at once."""
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Call a method of every env, or read an attribute."""
+        return self.block.call(name, args, kwargs)
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Set an attribute of every env."""
+        self.block.set_attr(name, values)
+
+    def render(self) -> list[Any]:
+        """Return the frame of every env."""
+        return self.block.render()
+
+    def freeze(self) -> Any:
+        """Pickle all envs."""
+        return self.block.snapshot()
+
+    def thaw(self, state: Any) -> None:
+        """Continue from pickled envs."""
+        self.block.restore(state)
+
+    def close(self) -> list[Exception]:
+        """Close all envs."""
+        return self.block.close()

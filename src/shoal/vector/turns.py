@@ -20,6 +20,7 @@ from shoal.errors import Closed
 from shoal.stepping.env_faults import summary_of
 
 if TYPE_CHECKING:
+    from shoal.vector.life import Life
     from shoal.vector.vec import VectorEnv
 
 Vec = TypeVar("Vec", bound="VectorEnv")
@@ -78,7 +79,7 @@ def holds_turn(function: Callable[Rest, Result]) -> Callable[Rest, Result]:
     return function
 
 
-def has_turn_here(vec: VectorEnv) -> bool:
+def has_turn_here(vec: Life) -> bool:
     """Whether the verb under way was called by this thread, and waits for the caller of this function."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:

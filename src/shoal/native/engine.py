@@ -1,0 +1,427 @@
+"""ThreadEngine: steps compiled envs in place on threads of this process: no process, no GIL, no copy.
+
+A synchronous vec runs the kernel over all envs at once, and this thread works too. An asynchronous one
+submits blocks to threads, and collects those that are done.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from shoal.cores import patience_with, usable_cores
+from shoal.errors import ArgumentError, ArgumentTypeError, NativeError, WorkerError
+from shoal.limits import obtaining
+from shoal.native.bodies import RESET, STEP_DISABLED, STEP_NEXT, STEP_SAME
+from shoal.native.bounds import fitting
+from shoal.native.columns import Columns
+from shoal.native.debugging import DebugKernel, DebugQueue
+from shoal.native.env import compiled
+from shoal.native.fingerprint import text_of
+from shoal.native.records import Records
+from shoal.native.replaying import Replay
+from shoal.native.rng import keys_of
+from shoal.native.spec import Spec, arguments_of
+from shoal.rows.arena import Arena
+from shoal.rows.layout import Layout
+from shoal.stepping.row_slice import Infos
+from shoal.vector.engine import BlockRange, Engine, Reset
+
+STEP_VERBS = {
+    AutoresetMode.NEXT_STEP: STEP_NEXT,
+    AutoresetMode.SAME_STEP: STEP_SAME,
+    AutoresetMode.DISABLED: STEP_DISABLED,
+}
+
+
+class ThreadEngine(Engine):
+    """Steps compiled envs on threads.
+
+    Args:
+        spec: The class of the envs, with its constants and parameters.
+        columns: The memory of the envs.
+        arena: Their rows.
+        layout: The layout of the observations.
+        blocks: The blocks. With only one, all envs are stepped at once.
+        threads: The number of threads; this one counts if all envs are stepped at once.
+        mode: When a finished env is reset.
+        flat: Whether last observations are flat rows.
+        debug: Whether to run the env's functions uncompiled.
+        check: Whether to check indices in compiled code.
+        renders: Whether `render` gives frames.
+        reset_verb: What a user calls to begin anew, for messages.
+
+    Attributes:
+        spec: The class of the envs, with its constants and parameters.
+        columns: The memory of the envs.
+        step_verb: The kernel's verb for a step.
+        kernel: The compiled kernel; None with `debug`.
+        loop: What runs the kernel over all envs at once; None if blocks are submitted.
+        seeds: The seed that each env was last given.
+    """
+
+    needs_first_reset = True
+
+    def __init__(
+        self,
+        spec: Spec,
+        columns: Columns,
+        arena: Arena,
+        layout: Layout,
+        blocks: Sequence[BlockRange],
+        threads: int,
+        mode: AutoresetMode,
+        *,
+        at_once: bool,
+        flat: bool,
+        debug: bool,
+        check: bool,
+        renders: bool,
+        reset_verb: str,
+    ) -> None:
+        self.spec, self.columns, self.blocks, self.step_verb = spec, columns, blocks, STEP_VERBS[mode]
+        self._arena, self._layout, self._flat, self._threads = arena, layout, flat, threads
+        self._debug, self._check, self._renders, self._reset_verb = debug, check, renders, reset_verb
+        self._count = blocks[-1].last_env
+        self._agents = len(arena) // self._count
+        self.seeds: list[int | None] = [None] * self._count
+        self._verbs = [RESET] * len(blocks)  # that each block was last moved by
+        self._moving: set[int] = set()  # blocks that were submitted and not collected
+        self._done: list[int] = []  # blocks that were collected and not waited for, in order
+        self._replay = Replay(spec, columns) if check else None
+        self._owner = os.getpid()
+        self.kernel = None if debug else compiled(spec, checked=check)
+        self.loop: Any = None
+        self._queue: Any = None
+        ends = [block.last_env for block in blocks]
+        if debug and at_once:
+            self.loop = DebugKernel(spec, columns)
+        elif debug:
+            self._queue = DebugQueue(spec, columns, ends)
+        elif at_once:
+            from shoal._core._native import NativeLoop
+
+            self.loop = self._made_by(NativeLoop, self._count, others=threads - 1)
+        else:
+            from shoal._core._native import NativeQueue
+
+            self._queue = self._made_by(NativeQueue, ends, others=threads)
+
+    def _made_by(self, kind: Any, division: int | list[int], *, others: int) -> Any:
+        """Make the part of the core that runs the kernel.
+
+        Args:
+            kind: The class of the core.
+            division: The number of envs, or one past the last env of each block.
+            others: The number of threads beside this one.
+        """
+        assert self.kernel is not None
+        _, patience = patience_with(others, usable_cores())
+        with obtaining(f"{self._threads} threads", "Use fewer by num_workers"):
+            return kind(
+                self.kernel.address,
+                self._crash_text(),
+                self.columns.addresses,
+                (self.columns, self.kernel.keeps),
+                division,
+                self._threads,
+                patience.pauses,
+                patience.yields,
+            )
+
+    def _crash_text(self) -> str:
+        """Return what the core prints, after the name of a signal, if the kernel crashes."""
+        cls = self.spec.cls
+        what = (
+            "Its indices are checked, so that it was something else: a recursion without end, for instance"
+            if self._check
+            else "It may have read or written outside of an array: run it again with SHOAL_NATIVE_CHECK=1 in "
+            "the environment, which names the line"
+        )
+        return f" in the compiled code of {cls.__module__}.{cls.__qualname__}. {what}.\n"
+
+    # -- moving ----------------------------------------------------------------------------------------
+
+    def check(self, reset: Reset) -> None:
+        """Raise if a seed is negative, or if there are options: compiled envs have none."""
+        keys_of(reset.seeds)
+        if reset.options:
+            raise ArgumentError(
+                f"options: compiled envs have none beside reset_mask, got {sorted(reset.options)}. What "
+                "differs between envs is a parameter, which set_attr() changes"
+            )
+
+    def begin_reset(self, blocks: Sequence[int], reset: Reset) -> None:
+        """Reset the chosen envs, or submit their blocks."""
+        self.check_owner()
+        if reset.is_whole:
+            self._drop()
+        # Only the entries of these blocks are written: others may be moving.
+        envs = np.concatenate([np.arange(self.blocks[b].first_env, self.blocks[b].last_env) for b in blocks])
+        arrays = self.columns.arrays
+        keys, given = keys_of(reset.seeds)
+        for name, values in (("chosen", reset.chosen), ("keys", keys), ("seeded", given)):
+            arrays[name][envs] = values[envs]
+        for env in np.flatnonzero(reset.chosen & given).tolist():
+            self.seeds[env] = reset.seeds[env]
+        self._move(blocks, RESET)
+
+    def begin_steps(self, blocks: Sequence[int]) -> None:
+        """Step all envs, or submit these blocks."""
+        self.check_owner()
+        self._move(blocks, self.step_verb)
+
+    def step_all(self) -> Infos:
+        """Step all envs, and return the last observations of episodes that ended."""
+        self.begin_steps([0])
+        return self.take_infos([0])
+
+    def _move(self, blocks: Sequence[int], verb: int) -> None:
+        for block in blocks:
+            self._verbs[block] = verb
+            if self._replay is not None:
+                self._replay.keep(self.blocks[block].envs, verb)
+        if self._queue is not None:
+            self._moving.update(blocks)
+            self._queue.submit(list(blocks), verb)
+        elif self.loop.run(verb) is None:
+            raise self.fast_step_error()
+
+    def fast_step_error(self) -> NativeError:
+        """Make the error of a kernel in which something was raised."""
+        explained = self._replay.explain() if self._replay is not None else None
+        what = (
+            "and does not happen with debug=True: perhaps a float32 is rounded differently there"
+            if self._check
+            else "and printed. SHOAL_NATIVE_CHECK=1 in the environment, check=True and debug=True show where"
+        )
+        return explained or NativeError(
+            f"something was raised inside the kernel of {self.spec.cls.__name__}, {what}. Not all "
+            f"envs have moved; {self._reset_verb}() begins anew"
+        )
+
+    # -- waiting ---------------------------------------------------------------------------------------
+
+    def wait_for(self, blocks: Sequence[int]) -> None:
+        """Collect blocks until these are done."""
+        self.check_owner()
+        while self._queue is not None and not set(blocks).issubset(self._done):
+            self._collect(1)
+        self._done = [block for block in self._done if block not in blocks]
+
+    def wait_for_any(self, count: int) -> list[int]:
+        """Collect blocks until `count` are done."""
+        self.check_owner()
+        while len(self._done) < count:
+            self._collect(1)
+        first, self._done = self._done[:count], self._done[count:]
+        return first
+
+    def finish(self) -> None:
+        """Collect all blocks that were submitted."""
+        self.check_owner()
+        while self._moving:
+            self._collect(len(self._moving))
+
+    def _collect(self, wanted: int) -> None:
+        """Note blocks that are done, at least so many."""
+        if not self._debug:
+            self._note_done(self._queue.kept())  # by a call that was interrupted
+        self._note_done(self._queue.collect(wanted if self._moving else 0))
+        if not self._debug and self._queue.has_failed():
+            if self._replay is not None:  # it moves all envs, so that no other thread may move some
+                self._note_done(self._queue.collect(len(self._moving)))
+            raise self.fast_step_error()
+
+    def _note_done(self, blocks: Sequence[int]) -> None:
+        self._done += blocks
+        self._moving.difference_update(blocks)
+
+    def _drop(self) -> None:
+        """Wait for all blocks that were submitted, and forget them."""
+        if self._queue is None:
+            return
+        if self._debug:
+            self._queue.forget()
+        else:
+            self._moving.difference_update(self._queue.kept())
+            self._queue.collect(len(self._moving))
+            self._queue.has_failed()
+        self._moving, self._done = set(), []
+
+    def take_infos(self, blocks: Sequence[int]) -> Infos:
+        """Return the last observations of agents whose episode has just ended, under SAME_STEP."""
+        if self.step_verb != STEP_SAME:
+            return []
+        infos: Infos = []
+        first = 0
+        for block in blocks:
+            own = self.blocks[block]
+            rows = slice(own.first_env * self._agents, own.last_env * self._agents)
+            if self._verbs[block] == STEP_SAME:
+                infos += [(first + row, info) for row, info in self._finals(rows)]
+            first += rows.stop - rows.start
+        return infos
+
+    def _finals(self, rows: slice) -> Infos:
+        done = np.flatnonzero(self._arena.terminations[rows] | self._arena.truncations[rows])
+        if not done.size:
+            return []
+        raw = self.columns.arrays["finals"].reshape(len(self._arena), -1)[rows][done]
+        layout = self._layout
+        values = list(layout.flat(raw)) if self._flat else layout.root.split(layout.columns(raw), len(done))
+        return [
+            (row, {"final_obs": value, "final_info": {}})
+            for row, value in zip(done.tolist(), values, strict=True)
+        ]
+
+    # -- access to the envs ----------------------------------------------------------------------------
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Read a parameter, a field of the state or an attribute of the class, or call a method of it."""
+        self.check_owner()
+        spec = self.spec
+        if name == "np_random_seed":
+            return list(self.seeds)
+        column = self.column_of(name)
+        if column is not None:
+            return list(column.copy())
+        if name in spec.constants:
+            return [spec.constants[name]] * self._count
+        try:
+            value = getattr(spec.cls, name)
+        except AttributeError:
+            known = ", ".join([*spec.parameters, *(spec.state.names or ()), *spec.constants])
+            raise AttributeError(f"{spec.cls.__name__} has no {name!r}. Its envs have {known}") from None
+        return [value(*args, **kwargs) if callable(value) else value for _ in range(self._count)]
+
+    def column_of(self, name: str) -> NDArray[Any] | None:
+        """Return the values of a parameter, or of a field of the state."""
+        if name in (self.columns.parameters.dtype.names or ()):
+            return self.columns.parameters[name]
+        if name in (self.spec.state.names or ()):
+            return self.columns.arrays["states"].view(self.spec.declared)[name]
+        return None
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Set a parameter, or a field of the state that has bounds."""
+        self.check_owner()
+        spec, column = self.spec, self.column_of(name)
+        if column is None and name in spec.constants:
+            raise AttributeError(
+                f"{name}: this is a constant of {spec.cls.__name__}, compiled in. Pass another "
+                "value as env_kwargs when the vec is made, or let it be a parameter of the class"
+            )
+        if column is None:
+            known = ", ".join([*spec.parameters, *(spec.state.names or ())])
+            raise AttributeError(f"{name}: expected a parameter or a field of the state: {known}")
+        if name not in spec.parameters and name not in spec.bounds:
+            raise ArgumentError(
+                f"{name}: this field of the state of {spec.cls.__name__} can be read only. Its compiled code "
+                "trusts it, and may read or write anywhere if the value makes no sense. The class can allow "
+                f"it, by bounds = {{{name!r}: (lowest, highest)}}; or make what is to be set a parameter"
+            )
+        given = np.asarray(values)
+        if given.shape != column.shape or not np.can_cast(given.dtype, column.dtype, "same_kind"):
+            raise ArgumentTypeError(
+                f"{name}: expected {column.dtype} of shape {column.shape[1:]} for each env, got "
+                f"{given.dtype} of shape {given.shape[1:]}"
+            )
+        column[:] = fitting(name, given, column.dtype, spec.bounds.get(name))
+
+    def render(self) -> list[Any]:
+        """Draw the state of every env by the class's `render`."""
+        self.check_owner()
+        spec = self.spec
+        if not self._renders:
+            return [None] * self._count
+        draw: Any = inspect.getattr_static(spec.cls, "render").__func__
+        states = Records(self.columns.arrays["states"].view(spec.declared).copy())
+        frames = []
+        for env in range(self._count):
+            own = dict(zip(spec.parameters, self.columns.parameters[env].tolist(), strict=True))
+            known = {"state": states[env], "config": SimpleNamespace(**spec.constants, **own)}
+            frames.append(draw(**{name: known[name] for name in arguments_of(draw)}))
+        return frames
+
+    # -- snapshots -------------------------------------------------------------------------------------
+
+    @property
+    def _frozen_columns(self) -> tuple[str, ...]:
+        finals = ("finals",) if self.step_verb == STEP_SAME else ()
+        return ("states", "rngs", "elapsed", "finished", *finals)
+
+    def freeze(self) -> Any:
+        """Copy the memory of all envs."""
+        return {
+            **self.freeze_some(np.arange(self._count)),
+            "done": list(self._done),
+            "verbs": list(self._verbs),
+        }
+
+    def freeze_some(self, envs: NDArray[np.int64]) -> dict[str, Any]:
+        """Copy the memory of these envs."""
+        self.check_owner()
+        return {
+            **{name: self.columns.arrays[name][envs] for name in self._frozen_columns},
+            "parameters": self.columns.parameters[envs],
+            "seeds": [self.seeds[env] for env in envs.tolist()],
+        }
+
+    def thaw(self, state: Any) -> None:
+        """Put the memory of all envs back."""
+        self.check_owner()
+        self._drop()
+        self.thaw_some(np.arange(self._count), state)
+        self._done, self._verbs = list(state["done"]), list(state["verbs"])
+
+    def thaw_some(self, envs: NDArray[np.int64], state: Any) -> None:
+        """Put the memory of these envs back."""
+        self.check_owner()
+        for name in self._frozen_columns:
+            self.columns.arrays[name][envs] = state[name]
+        self.columns.parameters[envs] = state["parameters"]
+        for env, seed in zip(envs.tolist(), state["seeds"], strict=True):
+            self.seeds[env] = seed
+
+    def kind(self) -> dict[str, Any]:
+        """Return what the memory of an env depends on."""
+        return {
+            "env": self.spec.cls.__qualname__,
+            "state": self.spec.state,
+            "constants": text_of(self.spec.constants),
+        }
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    def check_owner(self) -> None:
+        """Raise in a fork of the process that has the threads."""
+        if os.getpid() != self._owner:
+            raise WorkerError(
+                "this vec was made by the process from which this one was forked, and its threads are there: "
+                "make a new one here"
+            )
+
+    def close(self) -> list[Exception]:
+        """End the threads."""
+        while not self._debug and os.getpid() == self._owner:
+            try:
+                (self.loop or self._queue).close()
+            except RuntimeError:  # another thread is in the middle of a step, which ends by itself
+                time.sleep(0.0005)
+            else:
+                break
+        return []
+
+    def counts(self) -> dict[str, Any]:
+        """Return the number of threads, and how the envs run."""
+        how = {"debug": True} if self._debug else {"num_workers": self._threads}
+        return {**how, **({"check": True} if self._check else {})}

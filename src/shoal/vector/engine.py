@@ -1,0 +1,187 @@
+"""Engine: where the envs of a vec run, behind one small protocol.
+
+    vec.send --(actions in the arena)--> engine.begin_steps --> envs step, rows are written
+    vec.recv <--(views of the rows)----- engine.wait_for <----- blocks are done
+
+The vec (`vec.py`) checks arguments, keeps the order of the verbs and hands out rows. Its engine moves the
+envs. An engine never sees actions or observations: they are in the arena, where envs and vec find them.
+
+Envs are moved in blocks, the units that an engine can wait for. A synchronous vec always moves all blocks
+at once. An asynchronous one moves some while the caller has the others.
+
+    HELD --(begin_steps, begin_reset)--> MOVING --(all its envs are done)--> DONE --(wait_for)--> HELD
+
+Guarantees that an engine gives
+  - The rows of a block change only while it is MOVING.
+  - If a verb raises, the vec counts as failed until `begin_reset` of all blocks, or `thaw`, whatever the
+    engine was doing. Both drop what is MOVING or DONE, and repair what can be repaired.
+  - `close` ends everything, in any state, and may be called twice.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.stepping.row_slice import Infos
+
+
+@dataclass(frozen=True)
+class BlockRange:
+    """The envs of one block.
+
+    Attributes:
+        number: The block's number in the vec.
+        first_env: The first env of the block.
+        last_env: One past the last env of the block.
+    """
+
+    number: int
+    first_env: int
+    last_env: int
+
+    @property
+    def envs(self) -> slice:
+        """The envs of the block, as a slice of all envs."""
+        return slice(self.first_env, self.last_env)
+
+    @property
+    def num_envs(self) -> int:
+        """The number of envs in the block."""
+        return self.last_env - self.first_env
+
+
+@dataclass(frozen=True)
+class Reset:
+    """A reset as the caller asked for it.
+
+    Attributes:
+        chosen: For each env of the vec, whether it is reset. An engine that must reset more envs, because
+            their worker was lost, sets their entries too.
+        seeds: The seed of each env of the vec; None leaves the env's random stream where it is.
+        options: The options for `reset` of each env.
+    """
+
+    chosen: NDArray[np.bool_]
+    seeds: Sequence[int | None]
+    options: dict[str, Any] | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all envs are reset: a new beginning."""
+        return bool(self.chosen.all())
+
+
+class Engine(ABC):
+    """Runs the envs of a vec.
+
+    Attributes:
+        blocks: The blocks of the vec, in the order of their envs.
+    """
+
+    blocks: Sequence[BlockRange]
+    needs_first_reset = False
+    """Whether envs have no state before their first reset, so that they cannot be stepped."""
+    fast_step: Callable[[Any], Any] | None = None
+    """A function that checks actions, steps all blocks with them, and returns what `VectorEnv.step` returns.
+    It returns None if it cannot take these actions, and False if an env raised. None: no fast path."""
+
+    def fast_step_error(self) -> Exception:
+        """Make the error of a `fast_step` that returned False."""
+        raise NotImplementedError
+
+    # -- moving ----------------------------------------------------------------------------------------
+
+    def check(self, reset: Reset) -> None:  # noqa: B027 - optional
+        """Raise if the envs cannot take this reset; nothing has moved yet."""
+
+    @abstractmethod
+    def begin_reset(self, blocks: Sequence[int], reset: Reset) -> None:
+        """Begin to reset the chosen envs of these blocks.
+
+        If the blocks are all blocks of the vec, drop whatever is under way before.
+        """
+
+    @abstractmethod
+    def begin_steps(self, blocks: Sequence[int]) -> None:
+        """Begin to step all envs of these blocks with the actions in the arena."""
+
+    def step_all(self) -> Infos | None:
+        """Begin a step of all blocks, for a synchronous vec.
+
+        Returns:
+            The infos if the step is over already. None if `wait_for` and `take_infos` are to follow.
+        """
+        self.begin_steps(range(len(self.blocks)))
+        return None
+
+    @abstractmethod
+    def wait_for(self, blocks: Sequence[int]) -> None:
+        """Wait until these blocks are done. They are the caller's then.
+
+        Raises:
+            Exception: The error of an env, or of the worker that holds it.
+        """
+
+    @abstractmethod
+    def wait_for_any(self, count: int) -> list[int]:
+        """Wait until `count` blocks are done, and return the first ones. They are the caller's then."""
+
+    @abstractmethod
+    def take_infos(self, blocks: Sequence[int]) -> Infos:
+        """Return the infos of blocks that are the caller's, with rows counted through these blocks."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Wait until no block is MOVING. What is DONE stays to be waited for."""
+
+    # -- access to the envs ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Call a method of every env, or read an attribute; return one result per env."""
+
+    @abstractmethod
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Set an attribute of every env to its own value."""
+
+    @abstractmethod
+    def render(self) -> list[Any]:
+        """Return the frame of every env."""
+
+    @abstractmethod
+    def freeze(self) -> Any:
+        """Return the state of all envs in a form that can be pickled. No block is MOVING."""
+
+    @abstractmethod
+    def thaw(self, state: Any) -> None:
+        """Continue from what `freeze` returned. Drop whatever is under way before."""
+
+    def kind(self) -> dict[str, Any]:
+        """Return what two engines must have in common to exchange a frozen state, by a name for messages."""
+        return {}
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    def check_owner(self) -> None:  # noqa: B027 - optional
+        """Raise if this process cannot use the engine, because it is a fork of the process that made it."""
+
+    def interrupt(self) -> None:  # noqa: B027 - optional
+        """Make the verb that is under way, in this thread or another, end soon: the vec is closed."""
+
+    @abstractmethod
+    def close(self) -> list[Exception]:
+        """Close all envs and end all workers or threads; return what went wrong in the envs."""
+
+    def figures(self) -> dict[str, float]:
+        """Return counts and times of the workers, by the names of `shoal.vector.statistics.report`."""
+        return {}
+
+    def counts(self) -> dict[str, Any]:
+        """Return what `repr` of the vec shows, by the names of the arguments."""
+        return {}
