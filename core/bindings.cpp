@@ -211,7 +211,7 @@ NB_MODULE(_native, module) {
         .def("running_seconds", &Parent::running_seconds)
         .def("interrupt", &Parent::interrupt)
         .def("watch", &Parent::watch)
-        .def("watch_lines", &Parent::watch_lines)
+        .def("watch_connections", &Parent::watch_connections)
         .def("due", &Parent::due)
         .def("arrived", &Parent::arrived)
         .def("unread", &Parent::unread)

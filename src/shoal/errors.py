@@ -42,6 +42,7 @@ would end the user's process. It is replaced by an `EnvError` with the original 
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Sequence
 from typing import Any
 
@@ -198,8 +199,11 @@ class WorkerDied(WorkerError):
     exit_code: int | None = None
 
 
-class WorkerTimeout(WorkerError, TimeoutError):
-    """A worker has not answered within the vec's `timeout`."""
+class WorkerTimeout(WorkerError, TimeoutError, multiprocessing.TimeoutError):
+    """A worker has not answered within the vec's `timeout`.
+
+    It is also the `multiprocessing.TimeoutError` that Gymnasium's AsyncVectorEnv raises.
+    """
 
 
 class EnvError(WorkerError):

@@ -1,4 +1,4 @@
-"""make(): any env by name or creator, on the backend that suits it."""
+"""make(): make a vec of any env, by name or creator, on the backend that suits it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ from shoal.vector.spaces import ObservationMode
 from shoal.vector.vec import VectorEnv
 
 BACKENDS = ("auto", "serial", "multiprocessing", "native")
-NATIVE_ARGUMENTS = ("num_workers", "batch_size", "surplus_envs", "mode", "order")  # of those below
 
-# Arguments that only `Multiprocessing` has, with their defaults.
+# The arguments that `Multiprocessing` has and `Serial` does not, with their defaults.
 PROCESS_ARGUMENTS: dict[str, Any] = {
     "num_workers": None,
     "envs_per_worker": None,
@@ -40,6 +39,8 @@ PROCESS_ARGUMENTS: dict[str, Any] = {
     "start_method": None,
     "parent_steps": False,
 }
+# Those of them that `Native` has too.
+NATIVE_ARGUMENTS = ("num_workers", "batch_size", "surplus_envs", "mode", "order")
 
 
 def make(
@@ -73,40 +74,41 @@ def make(
     """Make a vec of envs.
 
     Args:
-        env: A name (`shoal.registry` says which there are), a class or function that makes envs, or a list of
-            these, one for each env.
-        num_envs: How many; by default one, or as many as the list has.
-        env_kwargs: Arguments for whatever makes the env.
-        wrappers: Put around each env, the first one innermost.
-        render_mode: Passed to whatever makes the env.
-        backend: ``"serial"``, ``"multiprocessing"``, ``"native"``, or ``"auto"``: Native for compiled envs;
-            Multiprocessing if an argument is given that only it has; Serial for one env, on one core, and for
-            envs that step many at once by themselves. Else a measurement decides: one env is built in this
-            process, stepped for some milliseconds and closed. ``repr(vec)`` says what was found.
-        num_workers: See `shoal.Multiprocessing`, as for all arguments down to `order` and from `timeout` on.
-        envs_per_worker: See there.
-        batch_size: See there.
-        surplus_envs: See there.
-        mode: See there.
-        order: See there.
-        autoreset_mode: See `shoal.Serial`, as for all arguments down to `rows_as_envs`.
-        flat: See there.
-        copy: See there.
-        seed: See there.
-        episode_stats: See there.
-        observation_mode: See there.
-        rows_as_envs: See there.
+        env: A name (see `shoal.registry`), a class or function that returns an env, or a list of these, one
+            for each env.
+        num_envs: The number of envs; by default one, or the length of the list.
+        env_kwargs: Arguments for the class or function that returns the env.
+        wrappers: Functions or classes to wrap each env with, the innermost first.
+        render_mode: The render mode, which is passed to the class or function that returns the env.
+        backend: ``"serial"``, ``"multiprocessing"``, ``"native"`` or ``"auto"``. With ``"auto"``, compiled
+            envs run on Native. Others run on Multiprocessing if an argument is given that only it has, and on
+            Serial if there is one env, one core, or a vector env that steps all envs. Otherwise a measurement
+            decides: one env is built in this process, stepped for some milliseconds and closed. ``repr(vec)``
+            shows the result.
+        num_workers: See `shoal.Multiprocessing`.
+        envs_per_worker: See `shoal.Multiprocessing`.
+        batch_size: See `shoal.Multiprocessing`.
+        surplus_envs: See `shoal.Multiprocessing`.
+        mode: See `shoal.Multiprocessing`.
+        order: See `shoal.Multiprocessing`.
+        autoreset_mode: See `shoal.Serial`.
+        flat: See `shoal.Serial`.
+        copy: See `shoal.Serial`.
+        seed: See `shoal.Serial`.
+        episode_stats: See `shoal.Serial`.
+        observation_mode: See `shoal.Serial`.
+        rows_as_envs: See `shoal.Serial`.
         timeout: See `shoal.Multiprocessing`.
-        on_error: See there.
-        start_method: See there.
-        parent_steps: See there.
-        debug: Of compiled envs: run them uncompiled; see `shoal.Native`.
-        check: Of compiled envs: notice an index outside of its array; see `shoal.Native`.
+        on_error: See `shoal.Multiprocessing`.
+        start_method: See `shoal.Multiprocessing`.
+        parent_steps: See `shoal.Multiprocessing`.
+        debug: Run compiled envs uncompiled; see `shoal.Native`.
+        check: Make compiled envs raise if an index is outside its array; see `shoal.Native`.
 
     Raises:
-        UnknownEnv: If nothing has that name; the nearest names are suggested.
-        MissingExtra: If its package is not installed; says how to install it.
-        ArgumentError: If an argument cannot work, or not together with another.
+        UnknownEnv: If no env has that name. The message suggests the nearest names.
+        MissingExtra: If the package of the env is not installed. The message says how to install it.
+        ArgumentError: If an argument is not valid, or cannot be combined with another.
 
     Example:
         >>> import shoal
@@ -122,8 +124,8 @@ def make(
     if not isinstance(wrappers, Iterable) or not all(map(callable, wrappers)):  # type: ignore[redundant-expr]
         raise ArgumentTypeError(f"wrappers: expected a list of functions or classes, got {wrappers!r}")
     sources = _sources(env)
-    mode_of_reset = autoreset(autoreset_mode)
-    asked = {
+    resetting = autoreset(autoreset_mode)
+    given = {
         "num_workers": num_workers,
         "envs_per_worker": envs_per_worker,
         "batch_size": batch_size,
@@ -135,9 +137,9 @@ def make(
         "start_method": start_method,
         "parent_steps": parent_steps,
     }
-    for_processes = {name: value for name, value in asked.items() if value != PROCESS_ARGUMENTS[name]}
+    for_processes = {name: value for name, value in given.items() if value != PROCESS_ARGUMENTS[name]}
     common = {
-        "autoreset_mode": mode_of_reset,
+        "autoreset_mode": resetting,
         "flat": flat,
         "copy": copy,
         "seed": seed,
@@ -150,23 +152,23 @@ def make(
             render_mode=render_mode, debug=debug, check=check, **common
         )
         return _named(vec, sources)
-    own = {name: True for name, value in (("debug", debug), ("check", check)) if value}
-    if own and not all(source.native for source in sources):
-        raise ArgumentError(f"{', '.join(own)}: only compiled envs have it; others are Python as they are")
-    kwargs = {**(env_kwargs or {}), **({} if render_mode is None else {"render_mode": render_mode}), **own}
+    flags = {name: True for name, value in (("debug", debug), ("check", check)) if value}
+    if flags and not all(source.native for source in sources):
+        raise ArgumentError(f"{', '.join(flags)}: only compiled envs have it; others run as Python anyway")
+    kwargs = {**(env_kwargs or {}), **({} if render_mode is None else {"render_mode": render_mode}), **flags}
     recipes = [
         _Recipe(_creator(source, env_kwargs or {}), kwargs, tuple(wrappers)).simplest() for source in sources
     ]
     creators: Any = recipes[0] if isinstance(env, str) or callable(env) else recipes
     count = len(creators_of(creators, num_envs))
-    alone = count == 1
+    one_unit = count == 1
     if any(source.steps_many for source in sources):
-        creators, num_envs = _engines(sources, count, kwargs, wrappers, mode_of_reset, for_processes), None
-        alone = True
+        creators, num_envs = _vector_envs(sources, count, kwargs, wrappers, resetting, for_processes), None
+        one_unit = True
     reason = ""
     if backend == "auto":
-        asked_for = [name for name, value in for_processes.items() if value != "sync"]
-        backend, reason = _automatic(creators_of(creators, num_envs), mode_of_reset, asked_for, alone=alone)
+        needed = [name for name, value in for_processes.items() if value != "sync"]
+        backend, reason = _automatic(creators_of(creators, num_envs), resetting, needed, one_unit=one_unit)
     vec = _backend(backend, for_processes)(
         creators,
         num_envs,
@@ -179,6 +181,7 @@ def make(
 
 
 def _named(vec: VectorEnv, sources: list[Source]) -> VectorEnv:
+    """Set the name and the spec of the vec, if all envs have the same name; return the vec."""
     names = {source.name for source in sources}
     if len(names) == 1:
         vec.env_name = names.pop()
@@ -196,16 +199,16 @@ def _native(
     asked: Mapping[str, Any],
     observation_mode: ObservationMode,
 ) -> Callable[..., VectorEnv]:
-    """`Native` for these envs, but for what all backends have.
+    """Return a function that makes a `Native` of these envs; it takes the options that all backends have.
 
     Raises:
-        ArgumentError: If something was asked for that it does not have.
+        ArgumentError: If an env is not compiled, or if `Native` does not have an argument.
     """
     for source in sources:
         if source.native is None:
             raise ArgumentError(
                 f"backend: 'native' runs compiled envs, classes derived from shoal.NativeEnv, and "
-                f"{source.name or source.create!r} is not one. Leave backend away, or use 'multiprocessing'"
+                f"{source.name or source.create!r} is not one. Drop backend, or use 'multiprocessing'"
             )
     wrong = [name for name in asked if name not in NATIVE_ARGUMENTS]
     if wrappers:
@@ -214,11 +217,11 @@ def _native(
         wrong.append("observation_mode")
     if wrong:
         raise ArgumentError(
-            f"{', '.join(wrong)}: compiled envs run on threads in this process and have no such thing. Leave "
-            "it away, or use backend='multiprocessing', where each is an env of its own"
+            f"{', '.join(wrong)}: compiled envs run on threads in this process, without this argument. Drop "
+            "it, or use backend='multiprocessing', where each of them runs as a separate env"
         )
     given = dict(env_kwargs or {})
-    # One creator for each name: so Native sees that all are the same.
+    # All envs of a name get the same creator, so that Native sees that they are equal.
     named = {source.name: _registered_native(source, given) for source in sources if source.name}
     creators: Any = [named.get(source.name, source.create) for source in sources]
     if isinstance(env, str) or callable(env):
@@ -227,20 +230,20 @@ def _native(
 
 
 def _registered_native(source: Source, given: Mapping[str, Any]) -> Callable[..., Any]:
-    """The class of compiled envs that a name stands for, with what it was registered with."""
+    """Return the class of the compiled envs of a source, with the arguments it was registered with."""
     if source.native is None:
         return source.create
     own = {name: value for name, value in source.defaults.items() if name not in given}
     limit = source.max_episode_steps
     if limit is not None and "max_episode_steps" not in given:
-        # As with Gymnasium's TimeLimit around the env: the class's own limit holds too.
+        # The class's own limit holds too, as if Gymnasium's TimeLimit were around the env.
         steps = Spec.of(source.native, {**own, **given}).max_steps
         own["max_episode_steps"] = min(limit, steps or limit)
     return partial(source.native, **own) if own else source.native
 
 
 def _creator(source: Source, given: Mapping[str, Any]) -> Callable[..., Any]:
-    """What makes one env of a source."""
+    """Return the function that makes one env of a source."""
     if source.native is None or source.gymnasium_id is None:
         return source.create
     # Gymnasium's own make refuses envs with several agents.
@@ -249,12 +252,12 @@ def _creator(source: Source, given: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def make_own(env: str, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
-    """What ``gymnasium.make_vec`` calls for an env of Shoal's own.
+    """Make a vec of one of Shoal's own envs; ``gymnasium.make_vec`` calls this.
 
     Args:
-        env: Its id.
-        num_envs: How many.
-        **kwargs: Arguments of `make`; all others are the env's.
+        env: The id of the env.
+        num_envs: The number of envs.
+        **kwargs: Arguments of `make`. All other arguments are passed to the env.
     """
     known = inspect.signature(make).parameters
     own = {name: value for name, value in kwargs.items() if name in known}
@@ -264,7 +267,7 @@ def make_own(env: str, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
 
 @dataclass(frozen=True)
 class _Recipe:
-    """A creator without arguments."""
+    """A creator that needs no arguments: it holds the arguments and the wrappers of the env."""
 
     create: Callable[..., Any]
     kwargs: Mapping[str, Any]
@@ -277,14 +280,15 @@ class _Recipe:
         return env
 
     def simplest(self) -> Creator:
+        """Return the function itself if there are no arguments and wrappers, or else this recipe."""
         return self if self.kwargs or self.wrappers else self.create
 
 
 def _sources(env: Any) -> list[Source]:
-    """What each name or creator stands for.
+    """Return the source of each name or creator.
 
     Raises:
-        ArgumentTypeError: On an env that is made already, or something else that makes none.
+        ArgumentTypeError: If an env, or another object that is no creator, is passed instead of a creator.
     """
     if isinstance(env, str):
         return [find(env)]
@@ -292,10 +296,10 @@ def _sources(env: Any) -> list[Source]:
         return [source_of(env)]
     if isinstance(env, Iterable) and not isinstance(env, Mapping) and not is_env(env):
         return [source for each in env for source in _sources(each)]
-    return [Source(creator) for creator in creators_of(env, None)]  # says what is wrong
+    return [Source(creator) for creator in creators_of(env, None)]  # this raises, with the reason
 
 
-def _engines(
+def _vector_envs(
     sources: list[Source],
     num_envs: int,
     kwargs: Mapping[str, Any],
@@ -303,13 +307,14 @@ def _engines(
     mode: AutoresetMode,
     for_processes: Mapping[str, Any],
 ) -> list[Creator]:
-    """Creators of vector envs that have all envs among them: one for each worker."""
+    """Return creators of vector envs that together have `num_envs` envs, one creator for each worker."""
     wrong = {"batch_size", "surplus_envs", "envs_per_worker", "parent_steps"}.intersection(for_processes)
     wrong |= {"num_envs", "autoreset_mode"}.intersection(kwargs)
     if len(sources) > 1 or wrappers or wrong or for_processes.get("mode") == "async":
         raise ArgumentError(
-            f"env: {sources[0].name!r} steps many envs by itself, so that it stands alone, without wrappers, "
-            "batch_size, surplus_envs, envs_per_worker, parent_steps, mode='async' and counts in env_kwargs"
+            f"env: {sources[0].name!r} steps many envs by itself, so it cannot be combined with other envs, "
+            "wrappers, batch_size, surplus_envs, envs_per_worker, parent_steps, mode='async', or with "
+            "num_envs or autoreset_mode in env_kwargs"
         )
     sizes = split(num_envs, for_processes.get("num_workers", 1), None, 1, parent_steps=False)
     create = sources[0].create
@@ -317,12 +322,19 @@ def _engines(
 
 
 def _automatic(
-    creators: list[Creator], mode: AutoresetMode, asked_for: Sequence[str], *, alone: bool
+    creators: list[Creator], mode: AutoresetMode, needed: Sequence[str], *, one_unit: bool
 ) -> tuple[str, str]:
-    """The backend that ``"auto"`` stands for, and why: empty if an argument leaves no choice."""
-    if asked_for:
+    """Choose the backend for ``"auto"``; return its name and the reason.
+
+    Args:
+        creators: The creators of the envs.
+        mode: The autoreset mode of the vec.
+        needed: The arguments that only Multiprocessing has. If there are some, the reason is empty.
+        one_unit: Whether there is only one unit to step.
+    """
+    if needed:
         return "multiprocessing", ""
-    if alone:
+    if one_unit:
         return "serial", "nothing to step beside it"
     if usable_cores() == 1:
         return "serial", "one core"
@@ -335,13 +347,14 @@ def _automatic(
 
 
 def _backend(name: str, for_processes: dict[str, Any]) -> Callable[..., VectorEnv]:
+    """Return the class of a backend; raise if it does not have all of these arguments."""
     if name == "multiprocessing":
         return Multiprocessing
     if for_processes.get("mode") == "sync":
-        del for_processes["mode"]  # it always is
+        del for_processes["mode"]  # Serial is always synchronous
     if for_processes:
         raise ArgumentError(
-            f"{', '.join(for_processes)}: Serial runs all envs in this process, and has no such thing. Use "
-            "backend='multiprocessing', or leave it away"
+            f"{', '.join(for_processes)}: Serial runs all envs in this process, without this argument. Drop "
+            "it, or use backend='multiprocessing'"
         )
     return Serial

@@ -10,6 +10,7 @@ from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import pytest
+from tests.processes.block_model import BLOCK_TABLE, CALLED, DONE, HELD
 
 WRAP = 16  # numbers begin again after 15, ...
 FIRST = 14  # ... which every run passes
@@ -82,6 +83,16 @@ class Book(NamedTuple):
     order: tuple[int, ...] = ()  # blocks that have been called, and not taken since
     arrived: tuple[int, ...] = ()  # of these, answered
     unread: tuple[int, ...] = ()  # of these, with a message that is not yet read
+
+    def state(self, block):
+        """The state of a block, as `Blocks` would have it if it kept all of them."""
+        return DONE if block in self.arrived else CALLED if block in self.order else HELD
+
+
+NEXT_STATE = {
+    state: BLOCK_TABLE[event][state]
+    for event, state in zip(("call", "settle", "receive"), (HELD, CALLED, DONE), strict=True)
+}
 
 
 def reached(number, wanted):
@@ -318,8 +329,18 @@ class Walk:
                     step = run.send(result)
                 self.places[routine, seen] = Place(routine, seen, self.at[step[1]], *step)
             except StopIteration as end:
+                self.check_states(routine, end.value)
                 self.places[routine, seen] = self.place(end.value)
         return self.places[routine, seen]
+
+    def check_states(self, routine, following):
+        """What the parent remembers of a block changes only as the table of `Blocks` says."""
+        if following is None or not isinstance(routine[1], Book):
+            return
+        for block in range(len(self.model.owners)):
+            before, after = routine[1].state(block), following[1].state(block)
+            if after not in (before, NEXT_STATE[before]):
+                raise Violation(f"block {block} was {before.name}, and is {after.name}")
 
     def move(self, state, process):
         """The state after one step of a process; None if it has to wait."""
@@ -424,6 +445,12 @@ def caught(match, *case, **more):
         return mutant
 
     return add
+
+
+@caught("was CALLED, and is HELD", *BLOCKS)
+class TakesOneBlockTooMany(Handshake):
+    def missing(self, book):
+        return max(0, super().missing(book) - 1)
 
 
 @caught("sleeps for ever", *BLOCKS)

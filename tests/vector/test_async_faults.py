@@ -175,7 +175,11 @@ def test_every_env_of_a_worker_that_failed_says_so_once(mode, how, order):
     """Whether it was under way, there, or in hand; the others go on."""
     creators = [partial(Fragile, i, how) for i in range(8)]
     with pool(creators, on_error="restart", autoreset_mode=mode, order=order) as vec:
-        theirs = set(vec._engine._workers._ids[0])
+        theirs = {
+            env
+            for block in vec._engine._workers.blocks[0]
+            for env in range(8)[vec._engine.blocks[block].envs]
+        }
         vec.async_reset(seed=0)
         for _ in range(4):
             vec.send(actions_for(vec.recv()))

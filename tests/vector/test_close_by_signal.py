@@ -110,6 +110,7 @@ def closes_at(kind, line):
     from shoal.processes import calls as calls_module
     from shoal.processes import engine as processes_module
     from shoal.processes import messages as messages_module
+    from shoal.processes import worker_errors as errors_module
     from shoal.processes import workers as workers_module
     from shoal.vector import batches
     from shoal.vector import vec as vec_module
@@ -117,6 +118,7 @@ def closes_at(kind, line):
     modules = (
         batches,
         workers_module,
+        errors_module,
         messages_module,
         calls_module,
         processes_module,

@@ -96,17 +96,17 @@ def test_05_a_vec_forgotten_in_any_state(state):
     del vec
 
 
-def test_05_lines_outlive_a_forgotten_vec():
+def test_05_connections_outlive_a_forgotten_vec():
     """In a cycle, they are not collected before it: it still needs them, to end its workers."""
     vec = pids()
     vec.itself = vec
-    lines = [mail._line for mail in vec._engine._workers.connections.values()]
+    sockets = [connection._socket for connection in vec._engine._workers.connections.values()]
     workers = vec.call("pid")
     gc.collect()
-    assert all(line in messages_module._in_use for line in lines)
+    assert all(each in messages_module._in_use for each in sockets)
     del vec
     gc.collect()
-    assert not any(line in messages_module._in_use for line in lines)
+    assert not any(each in messages_module._in_use for each in sockets)
     assert wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), 60)
 
 

@@ -120,7 +120,7 @@ def closing(**options):
 def test_an_env_that_closes_all_descriptors(monkeypatch):
     with closing() as vec:
         vec.reset(seed=0)
-        with pytest.raises(EnvError, match="the line between a worker and this process is closed"):
+        with pytest.raises(EnvError, match="the connection between a worker and this process is closed"):
             vec.step([0, 1])  # the first step has an info, which it cannot send
 
         vec.reset(seed=0)
@@ -128,7 +128,7 @@ def test_an_env_that_closes_all_descriptors(monkeypatch):
             vec.step([0, 2])
         raised, broken = caught.value.__notes__
         assert raised == "raised by step() of env 1"
-        assert "the line between a worker and this process is closed" in broken
+        assert "the connection between a worker and this process is closed" in broken
         assert 'raise FileNotFoundError(2, "No such file", "map.txt")' in str(caught.value.__cause__)
 
         vec.reset(seed=0)
@@ -137,7 +137,7 @@ def test_an_env_that_closes_all_descriptors(monkeypatch):
 
         vec.reset(seed=0)
         monkeypatch.setattr(workers_module, "GRACE", 0.1)  # it hangs for certain
-        with pytest.raises(WorkerDied, match=r"worker 1.* was ended: the line .* is closed") as caught:
+        with pytest.raises(WorkerDied, match=r"worker 1.* was ended: the connection .* is closed") as caught:
             vec.step([0, 3])
         monkeypatch.undo()
         assert caught.value.exit_code is None
@@ -180,7 +180,7 @@ vec.close()
 print("closed")
 """
     died, closed = said_by(code).splitlines()
-    assert "the line between a worker and this process is closed" in died or "worker 0" in died
+    assert "the connection between a worker and this process is closed" in died or "worker 0" in died
     assert closed == "closed"
 
 

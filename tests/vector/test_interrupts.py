@@ -18,6 +18,7 @@ from shoal.errors import Closed, ResetNeeded
 from shoal.processes import calls as calls_module
 from shoal.processes import launcher_client as launcher_module
 from shoal.processes import messages as messages_module
+from shoal.processes import worker_errors as errors_module
 from shoal.processes import workers as workers_module
 from shoal.testing import SentinelEnv
 
@@ -148,7 +149,10 @@ def test_a_signal_handler_closes_a_vec_and_makes_another(monkeypatch):
 
 # -- between any two lines ---------------------------------------------------------------------------------
 
-FILES = {module.__file__ for module in (calls_module, workers_module, messages_module, launcher_module)}
+FILES = {
+    module.__file__
+    for module in (calls_module, workers_module, errors_module, messages_module, launcher_module)
+}
 LINES = {
     "step": lambda vec: vec.step([0] * 4),
     "call": lambda vec: vec.call("env_id"),

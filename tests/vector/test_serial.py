@@ -289,6 +289,25 @@ def test_final_info_of_an_env_that_reuses_its_arrays():
         assert vec.step([0])[-1]["final_info"]["marks"].tolist() == [[1, 1]]
 
 
+def test_final_obs_is_the_value_that_the_env_gave():
+    """As in Gymnasium: not what its row makes of it, such as an np.int64 for an int."""
+
+    class Counts(gymnasium.Env):
+        observation_space = sp.Dict({"n": sp.Discrete(5), "x": sp.Box(0, 9, (2,), np.float32)})
+        action_space = sp.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return {"n": 0, "x": np.zeros(2, np.float32)}, {}
+
+        def step(self, action):
+            return {"n": 2, "x": [1, 2]}, 0.0, True, False, {}
+
+    with shoal.Serial(Counts, autoreset_mode="SameStep") as vec:
+        vec.reset(seed=0)
+        (last,) = vec.step([0])[-1]["final_obs"]
+        assert type(last["n"]) is int and last["x"] == [1, 2]
+
+
 def test_final_obs_is_flat_when_the_vec_is():
     space = sp.Dict({"a": sp.Box(0, 1, (2,)), "b": sp.Discrete(3)})
     create = partial(SampleEnv, space, sp.Discrete(2), length=1)

@@ -1,8 +1,8 @@
-"""How training is going, in the terminal: a panel that is drawn over itself, or a line now and then.
+"""Panel: the progress of training in the terminal, as a frame that is redrawn in place or as single lines.
 
     learner -(Update)-> Panel -(history)-> frame or line -> console
 
-It is drawn only when it is told something, by whoever tells it: no thread takes time from the envs.
+The panel draws only inside the call that passes an update, so no thread takes time from the envs.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from rich.text import Text
 if TYPE_CHECKING:
     from shoal.learn import Update
 
-# Drawing rests for so many times as long as it took: of one percent two thirds are left for logging.
+# The pause after each drawing, as a multiple of the time that it took. Drawing may take 0.3 % of the time:
+# panel and logging together may take 1 %.
 REST = 300
-FRAME_SECONDS = 0.25  # at least, from one frame to the next
+FRAME_SECONDS = 0.25  # the shortest time from one frame to the next
 
-MOST_KEPT = 1000  # updates; more would not fit into a chart
-RECENT = 10  # updates that are judged together: one alone is noise
-LONG = 20  # updates in a row that are no accident
-SMOOTH_SECONDS = 10.0
+MOST_KEPT = 1000  # the number of updates that are kept; more would not fit into a chart
+RECENT = 10  # the number of updates that are judged together, because a single update is noisy
+LONG = 20  # the number of updates after which a trend is no accident
+SMOOTH_SECONDS = 10.0  # the time over which speed is averaged
 
-WIDTH = 100  # at most; wider is harder to read
-CHART_ROWS = (4, 8)  # at least, else there is none; and at most
-CELL, GAP = 23, 2  # of a name with its value
+WIDTH = 100  # the largest width in characters; wider lines are harder to read
+CHART_ROWS = (4, 8)  # the smallest and the largest height of the chart
+CELL, GAP = 23, 2  # the width of a name with its value, and of the gap after it
 
 NAMES = {
     "approx_kl": "kl",
@@ -44,22 +45,22 @@ NAMES = {
     "grad_norm": "gradient",
     "explained_variance": "expl. variance",
 }
-# By colour, and by shape where there is none.
+# Each hop has its own colour, and its own character for consoles without colours.
 HOPS = (("█", "blue"), ("▓", "magenta"), ("▒", "cyan"), ("░", "white"), ("▚", "green"))
 
 
 class Panel:
-    """What a learner tells after each update, for people to look at.
+    """Shows the updates of a learner to the user.
 
-    In a terminal it is one frame, drawn again and again, and the last one stays. Elsewhere it is a line at
-    most every second; the first and the last update always have one. It takes 0.3 % of the time.
+    In a terminal, the panel is one frame that is redrawn; the last frame stays. Elsewhere it prints at most
+    one line per second, and always a line for the first and the last update. It takes 0.3 % of the time.
 
     Args:
-        title: What is trained, how, and where it is saved.
-        console: Where to draw; by default stdout.
-        history: Updates before this, of a run that is resumed.
-        every: Seconds from one line to the next, where there is no terminal.
-        clock: Tells seconds.
+        title: The first line of the frame: the env, the learner and the folder of the run.
+        console: The console to draw on; by default stdout.
+        history: The earlier updates of a run that is resumed.
+        every: The seconds from one line to the next, if there is no terminal.
+        clock: A function that returns the time in seconds.
 
     Example:
         >>> from shoal.learn import PPO, PPOConfig
@@ -94,12 +95,12 @@ class Panel:
         self._usage: Usage | None = None
 
     def __enter__(self) -> Self:
-        """For ``with``. Nothing is drawn before the first update."""
+        """Return the panel. It draws nothing before the first update."""
         self._usage = Usage(self._clock)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Draw the last state, and leave it there."""
+        """Draw the last update, if it is not shown yet, and leave it in the terminal."""
         try:
             if not self._is_shown:
                 self._show()
@@ -109,7 +110,7 @@ class Panel:
                 self._live = None
 
     def __call__(self, update: Update) -> None:
-        """Take in an update, and show it unless it is too soon."""
+        """Store an update, and show it if the pause after the last drawing is over."""
         self._keep(update)
         self._is_shown = False
         if self._clock() >= self._next:
@@ -118,7 +119,7 @@ class Panel:
     def _keep(self, update: Update) -> None:
         self._history.append(update)
         if len(self._history) > MOST_KEPT:
-            # The first one, which entropy is compared with, and the latest stay; between them every other.
+            # Keep the first update, whose entropy is the reference, and the latest; halve the number between.
             del self._history[1 : -5 * LONG : 2]
 
     def _show(self) -> None:
@@ -132,7 +133,7 @@ class Panel:
         self._next = ended + max(self._pause, REST * (ended - begun))
 
     def _draw(self) -> None:
-        # A line less than there are: after the last frame the cursor goes on to the next line.
+        # The frame leaves one line of the terminal free, where the cursor goes after the last frame.
         width, height = min(self._console.width, WIDTH), max(1, self._console.height - 1)
         usage = {} if self._usage is None else self._usage.cells()
         lines = frame(self._title, self._history, usage, width, height)
@@ -145,7 +146,7 @@ class Panel:
 
 
 def summary(history: Sequence[Update]) -> str:
-    """The latest update in a line, for logs."""
+    """Return one line about the latest update, for logs."""
     update = history[-1]
     parts = [
         f"steps {update.steps:,}/{update.total_steps:,}",
@@ -161,12 +162,12 @@ def summary(history: Sequence[Update]) -> str:
 
 
 def warnings_for(history: Sequence[Update]) -> list[str]:
-    """What somebody should look into, in plain words, and what to do about it.
+    """Return warnings about problems of the run, each with a remedy.
 
-    Nothing is judged by a few updates: the first ones compile, warm up and find their scale.
+    Most problems are judged only after several updates, because the first ones compile and warm up.
 
     Args:
-        history: Updates so far, oldest first.
+        history: The updates so far, oldest first.
     """
     if not history:
         return []
@@ -181,7 +182,7 @@ def warnings_for(history: Sequence[Update]) -> list[str]:
         return found
 
     entropies = [_loss(update, "entropy") for update in (history[0], *recent)]
-    # Of continuous actions it may fall below 0, and passes 0 on its way there: nothing has collapsed.
+    # The entropy of continuous actions may pass 0 and fall below it, which is no collapse.
     if all(0 <= entropy < 0.01 * entropies[0] for entropy in entropies[1:]) and _is_below_best(history):
         found.append(
             f"entropy has collapsed from {number(entropies[0])} to {number(entropies[-1])} and the return is "
@@ -210,12 +211,12 @@ def warnings_for(history: Sequence[Update]) -> list[str]:
 
 
 def _loss(update: Update, name: str) -> float:
-    # What is not a number compares as false, and so raises no alarm.
+    # Comparisons with NaN are false, so a missing loss causes no warning.
     return update.losses.get(name, math.nan)
 
 
 def _is_below_best(history: Sequence[Update]) -> bool:
-    """By more than the noise that a mean of episodes has."""
+    """Return whether the latest return is below the best by more than 5 % of the range, which is noise."""
     known = [update.mean_return for update in history if math.isfinite(update.mean_return)]
     if not known:
         return False
@@ -224,7 +225,10 @@ def _is_below_best(history: Sequence[Update]) -> bool:
 
 
 def _values_are_useless(history: Sequence[Update]) -> bool:
-    """For long. Not where all returns are alike: then little is left to explain, and errors are small too."""
+    """Return whether explained variance has been below 0 for `LONG` updates while value errors are large.
+
+    If all returns are alike, there is little variance to explain, and small errors are no problem.
+    """
     late = history[-LONG:]
     error = sum(_loss(update, "value") for update in late) / LONG
     largest = max(_loss(update, "value") for update in history)
@@ -232,7 +236,7 @@ def _values_are_useless(history: Sequence[Update]) -> bool:
 
 
 def shares(updates: Iterable[Update]) -> dict[str, float]:
-    """Which part of the time each hop took: of the sum of all, because hops may run side by side."""
+    """Return the share of each hop in the sum of the times of all hops, because hops may overlap."""
     seconds: dict[str, float] = {}
     for update in updates:
         for hop, taken in update.split.items():
@@ -242,7 +246,7 @@ def shares(updates: Iterable[Update]) -> dict[str, float]:
 
 
 def steps_per_second(history: Sequence[Update]) -> float:
-    """Over the last seconds, because a single update is noise."""
+    """Return the steps per second, averaged over `SMOOTH_SECONDS` because a single update is noisy."""
     latest = history[-1]
     since = latest.seconds - SMOOTH_SECONDS
     begin = min(bisect_left(history, since, key=lambda update: update.seconds), len(history) - 2)
@@ -257,7 +261,10 @@ def steps_per_second(history: Sequence[Update]) -> float:
 def frame(
     title: str, history: Sequence[Update], usage: Mapping[str, str], width: int, height: int
 ) -> list[Text]:
-    """The lines of a frame. Where they do not fit, the chart goes first, then what is above the warnings."""
+    """Return the lines of a frame.
+
+    If they do not fit, the chart is left out first, then the lines above the warnings.
+    """
     update = history[-1]
     stats = {
         "episodes": f"{update.episodes:,}",
@@ -268,7 +275,7 @@ def frame(
     figures = {NAMES.get(name, name.replace("_", " ")): number(loss) for name, loss in update.losses.items()}
     figures["learning rate"] = f"{update.learning_rate:.1e}"
     head = [Text(title, "bold"), *progress(history, width)]
-    told = [
+    warned = [
         Text(line, "yellow")
         for warning in warnings_for(history)
         for line in textwrap.wrap(f"! {warning}", max(20, width), subsequent_indent="  ")
@@ -276,7 +283,7 @@ def frame(
     below = [
         [*_grid(stats, width), *_grid(figures, width)],
         [*time_split(history, width), *_grid(usage, width)],
-        told,
+        warned,
     ]
     least, most = CHART_ROWS
     room = height - len(head) - sum(map(len, below)) - 1  # the axis
@@ -285,15 +292,15 @@ def frame(
     if sum(map(len, groups)) + len(groups) - 1 <= height:
         return [line for group in groups for line in (*group, Text())][:-1]
     lines = [line for group in groups for line in group]
-    shown = max(len(head), height - len(told))
-    return [*lines[: len(lines) - len(told)][:shown], *told][:height]
+    shown = max(len(head), height - len(warned))
+    return [*lines[: len(lines) - len(warned)][:shown], *warned][:height]
 
 
 def progress(history: Sequence[Update], width: int) -> list[Text]:
-    """How far it is, how fast, and how long it will take."""
+    """Return the lines with the progress bar, the speed, the elapsed time and the time left."""
     update = history[-1]
     part = min(1.0, update.steps / max(1, update.total_steps))
-    # Rounded down: 100% is the end.
+    # Rounded down, so that only the end shows 100%.
     count = f"{update.steps:,} / {update.total_steps:,} steps  {math.floor(100 * part)}%"
     length = max(0, width - len(count) - 2)
     done = round(part * length)
@@ -305,13 +312,16 @@ def progress(history: Sequence[Update], width: int) -> list[Text]:
 
 
 def learning_curve(history: Sequence[Update], width: int, rows: int) -> list[Text]:
-    """Mean return over steps, in Braille: each character has 2 x 4 dots. Empty without any return."""
+    """Return a chart of the mean return over steps, in Braille characters; no lines if there is no return.
+
+    Each Braille character has 2 x 4 dots.
+    """
     steps = np.array([update.steps for update in history], np.float64)
     returns = np.array([update.mean_return for update in history], np.float64)
     known = np.isfinite(returns)
     if not known.any():
         return []
-    margin = 8  # room for any number: the curve must not move when a label gets longer
+    margin = 8  # enough for any number, so that the curve does not move when a label gets longer
     characters = max(1, width - margin - 2)
     dots = 2 * characters
     places = np.rint((steps - steps[0]) / max(1.0, steps[-1] - steps[0]) * (dots - 1)).astype(np.int64)[known]
@@ -342,7 +352,7 @@ def learning_curve(history: Sequence[Update], width: int, rows: int) -> list[Tex
 
 
 def _braille(columns: Sequence[int], levels: Sequence[int], characters: int, rows: int) -> list[str]:
-    """Dots at these levels, counted from below, joined by upright lines."""
+    """Return rows of Braille characters with a dot at each level, counted from below, joined vertically."""
     bits = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
     cells = [[0] * characters for _ in range(rows)]
     before = levels[0]
@@ -354,7 +364,7 @@ def _braille(columns: Sequence[int], levels: Sequence[int], characters: int, row
 
 
 def time_split(history: Sequence[Update], width: int) -> list[Text]:
-    """A bar of where the time goes, and what its parts are."""
+    """Return a bar of the share of time of each hop, and its legend."""
     parts = shares(history[-RECENT:])
     bar, lines, so_far = Text(), [Text()], 0.0
     for index, (hop, share) in enumerate(parts.items()):
@@ -369,7 +379,7 @@ def time_split(history: Sequence[Update], width: int) -> list[Text]:
 
 
 def _grid(cells: Mapping[str, str], width: int) -> list[Text]:
-    """Names and values, in as many columns as fit."""
+    """Return lines of names and values, in as many columns as fit."""
     across = max(1, (width + GAP) // (CELL + GAP))
     lines: list[Text] = []
     for index, (name, value) in enumerate(cells.items()):
@@ -382,7 +392,7 @@ def _grid(cells: Mapping[str, str], width: int) -> list[Text]:
 
 
 def number(value: float) -> str:
-    """Short, and of much the same width: 79.9, 0.546, 52,300. A dash for what is not a number."""
+    """Format a number with few digits (79.9, 0.546, 52,300), or as a dash if it is NaN or infinite."""
     size = abs(value)
     if not math.isfinite(value):
         return "-"
@@ -393,7 +403,7 @@ def number(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds."""
+    """Format a time as hours, minutes and seconds, or as a dash if it is NaN or infinite."""
     if not math.isfinite(seconds):
         return "-"
     minutes, rest = divmod(int(seconds), 60)
@@ -404,12 +414,15 @@ def duration(seconds: float) -> str:
 
 
 class Usage:
-    """CPU time and memory of this process and of all that it has started. Nothing where there is no /proc.
+    """Measures CPU time and memory of this process and its descendants; nothing on systems without /proc.
 
-    Memory that processes share counts once: of the others only what is their own.
+    Shared memory counts once, for this process. For its descendants, only their own memory counts.
+
+    Args:
+        clock: A function that returns the time in seconds.
     """
 
-    SECONDS = 1.0  # at least, between two looks: CPU time is counted in ticks of 10 ms
+    SECONDS = 1.0  # the shortest time between two measurements, because CPU time has ticks of 10 ms
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -418,10 +431,10 @@ class Usage:
         self._ticks = {pid: ticks for pid, (ticks, _) in _processes().items()}
 
     def cells(self) -> dict[str, str]:
-        """What to show."""
+        """Return the names and values to show."""
         now = self._clock()
         if (passed := now - self._when) >= self.SECONDS and (found := _processes()):
-            # By process: what one that has ended took must not be taken off the others.
+            # Counted for each process, because the ticks of a process that has ended must not be subtracted.
             taken = sum(max(0, ticks - self._ticks.get(pid, 0)) for pid, (ticks, _) in found.items())
             cpu = taken / os.sysconf("SC_CLK_TCK") / passed
             size = sum(pages for _, pages in found.values()) * os.sysconf("SC_PAGE_SIZE") / 1e6
@@ -434,14 +447,14 @@ class Usage:
 
 
 def _processes() -> dict[int, tuple[int, int]]:
-    """Ticks and pages of this process, its children and theirs."""
+    """Return the ticks and pages of this process and its descendants, by process id."""
     found: dict[int, tuple[int, int]] = {}
     ahead = [os.getpid()]
     while ahead:
         pid = ahead.pop()
         home = Path(f"/proc/{pid}")
-        with suppress(OSError):  # it has just ended, or there is no /proc
-            # A name in brackets comes first, and may have spaces in it.
+        with suppress(OSError):  # the process has just ended, or there is no /proc
+            # The fields begin after the name in brackets, which may contain spaces.
             fields = (home / "stat").read_text().rpartition(")")[2].split()
             resident, shared = map(int, (home / "statm").read_text().split()[1:3])
             found[pid] = int(fields[11]) + int(fields[12]), resident - (shared if found else 0)

@@ -1,1 +1,1 @@
-"""Worker processes: how they start, how they are called, and what happens when one fails."""
+"""Worker processes: start them, call them, and replace them when they fail."""

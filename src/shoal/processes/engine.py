@@ -1,4 +1,4 @@
-"""ProcessEngine: steps envs in worker processes, whose rows are in memory that all of them share.
+"""ProcessEngine: steps envs in worker processes. Their rows are in shared memory.
 
     begin_steps --(a counter goes up)--> a worker steps its block --(its counter goes up)--> wait_for
 
@@ -33,15 +33,15 @@ class ProcessEngine(Engine):
     """Steps envs in worker processes.
 
     Args:
-        workers: The workers, which know their shares.
-        calls: How they are called.
+        workers: The workers, after `Workers.assign`.
+        calls: The calls to the workers.
         shares: The share of each worker.
         arena: The rows of all envs.
-        own: The block that this process steps itself, in front of all others; None if there is none.
-        restarts: What replaces lost workers; None if an error is raised instead.
+        own: The block that this process steps itself. Its rows come first. None if there is none.
+        restarts: The replacement of lost workers; None if their errors are raised instead.
         states: The states of the blocks.
         waits_for_all: Whether the vec is synchronous.
-        sends_objects: Whether actions hold values without bytes, so that each step needs a message.
+        sends_objects: Whether actions have objects, so that each call for a step needs a message.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class ProcessEngine(Engine):
         self._all = list(range(len(in_order)))
         self._own_envs = in_order[0].first_env
         self._own_infos: Infos = []
-        self._under_way = 0  # blocks that were begun, and that the caller has not asked for
+        self._under_way = 0  # the number of blocks that were called and that the caller has not waited for
         self._owner = os.getpid()
         self._last_figures: dict[str, float] | None = None
 
     # -- moving ----------------------------------------------------------------------------------------
 
     def step_all(self) -> None:
-        """Begin a step of all blocks, and step this process's own."""
+        """Begin a step of all blocks, and step the block of this process."""
         self.begin_steps(self._all)
         if self._own is not None:
             begun, self._under_way = self._under_way, 0
@@ -84,7 +84,7 @@ class ProcessEngine(Engine):
         """Call the workers of these blocks for a step."""
         self.check_owner()
         if self._workers.lost:
-            self._miss_lost()
+            self._handle_lost()
         count = len(blocks)
         if self._restarts is not None and (cut := self._restarts.begin(blocks)):
             blocks = [block for block in blocks if block not in cut]
@@ -99,21 +99,21 @@ class ProcessEngine(Engine):
         self._under_way += count
 
     def _ask_steps(self, blocks: Sequence[int]) -> None:
-        """Call for a step by message, with the values of actions that have no bytes."""
+        """Call blocks for a step by message, with the objects of their actions."""
         rows = [self._shares[0].rows_of(self.blocks[block], self._arena) for block in blocks]
         requests = self._calls.requests("act", [(action_pickles(own),) for own in rows])
         for block, request in zip(blocks, requests, strict=True):
             self._calls.ask(block, request)
 
     def begin_reset(self, blocks: Sequence[int], reset: Reset) -> None:
-        """Ask the workers of these blocks for a reset. One of all envs starts lost workers anew."""
+        """Call the workers of these blocks for a reset. A reset of all envs also replaces lost workers."""
         self.check_owner()
         requests = self._reset_requests(blocks, reset)
         cut: set[int] = set()
         if reset.is_whole or self._waits_for_all:
             self._drop(self._workers.reset_verb)
             if self._workers.lost and not reset.is_whole:
-                self._choose_lost(reset)
+                self._include_lost(reset)
                 requests = self._reset_requests(blocks, reset)
             if self._restarts is not None:
                 cut = self._restarts.begin(blocks, reset)
@@ -121,9 +121,9 @@ class ProcessEngine(Engine):
         else:
             self._workers.notice_ends()
             if self._workers.lost:
-                self._miss_lost()
+                self._handle_lost()
             if self._restarts is not None:
-                # The envs that were to be reset are gone. Their rows say so, and wait for another reset.
+                # The envs of replaced workers are not reset: their rows are reported as truncated first.
                 cut = self._restarts.begin(blocks, reset)
         for block, request in zip(blocks, requests, strict=True):
             if block not in cut:
@@ -138,20 +138,20 @@ class ProcessEngine(Engine):
         arguments = [(reset.chosen[own], list(reset.seeds[own]), reset.options) for own in envs]
         return self._calls.requests("reset", arguments)
 
-    def _choose_lost(self, reset: Reset) -> None:
-        """Let a reset of some envs include all envs of lost workers: new workers begin with all of them.
+    def _include_lost(self, reset: Reset) -> None:
+        """Add all envs of lost workers to a reset of some envs: a new worker must reset all its envs.
 
         Raises:
-            WorkerError: If lost workers are not to be replaced.
+            WorkerError: If the vec does not restart workers.
         """
         if self._restarts is None:
-            raise self._workers.loss(min(self._workers.lost))
+            raise self._workers.lost_error(min(self._workers.lost))
         for worker in self._workers.lost:
             for block in self._shares[worker].blocks:
                 reset.chosen[block.envs] = True
 
     def _drop(self, verb: str) -> None:
-        """Drop whatever is under way. Warn of errors that the caller has not seen."""
+        """Wait for all calls and drop their answers. Warn about errors that the caller has not seen."""
         unseen, self._under_way = self._under_way > 0, 0
         self._workers.notice_ends()
         dropped = self._calls.finish()
@@ -163,20 +163,20 @@ class ProcessEngine(Engine):
                 warn_caller(f"dropped by {verb}(): {summary_of(error)}")
 
     def _replace_lost(self) -> None:
-        """Replace all lost workers, before all their envs are reset."""
+        """Replace all lost workers before a reset of all their envs."""
         if self._restarts is not None:
             self._restarts.replace_lost()
         else:
             for worker in sorted(self._workers.lost):
                 self._workers.replace(worker)
 
-    def _miss_lost(self) -> None:
-        """Replace workers that were lost while no call of theirs was under way, or raise."""
+    def _handle_lost(self) -> None:
+        """Replace workers that were lost between calls, or raise if the vec does not restart workers."""
         if self._restarts is None:
             self._calls.refuse_if_lost()
             return
         for worker in sorted(self._workers.lost):
-            self._restarts.replace(worker, self._workers.loss(worker))
+            self._restarts.replace(worker, self._workers.lost_error(worker))
 
     # -- waiting ---------------------------------------------------------------------------------------
 
@@ -193,13 +193,17 @@ class ProcessEngine(Engine):
         self._states.receive(blocks)
 
     def wait_for_any(self, count: int) -> list[int]:
-        """Wait until the workers of `count` blocks have answered, and return those that were first."""
+        """Wait until the workers of `count` blocks have answered, and return the first of these blocks."""
         self.check_owner()
         self._under_way -= count
+
+        def goal(seconds: float) -> int:
+            # Counted here and not before `_wait`, which completes cut-off blocks without a call.
+            return self._signals.wait_for_any(max(0, count - len(self._states.done)), seconds)
+
         while True:
             self._calls.give_up_overdue()
-            missing = max(0, count - len(self._states.done))
-            if self._wait(partial(self._signals.wait_for_any, missing), None) is not None:
+            if self._wait(goal, None) is not None:
                 self._take_answered()
                 if len(self._states.done) >= count:
                     break
@@ -208,22 +212,22 @@ class ProcessEngine(Engine):
         return first
 
     def _wait(self, goal: Callable[[float], int], wanted: Sequence[int] | None) -> bool | None:
-        """Wait once; return whether the answers were plain rows, or None if a worker had to be replaced.
+        """Wait once; return whether all answers came without a message, or None if a worker was replaced.
 
         Args:
-            goal: The wait of the signals.
-            wanted: The blocks that are late if the goal is not reached in time; None for all that are called.
+            goal: The wait of the handshake.
+            wanted: The blocks that are late if the goal is not reached in time; None for all called blocks.
         """
         if self._restarts is not None:
             self._restarts.report_cut_off()
-        came: int | None = None
+        result: int | None = None
         with self._calls.interruption:
             if not self._workers.lost and not self._calls.failures:
-                came = goal(-1.0 if self._calls.timeout is None else self._calls.timeout)
-            if came != ALL_PLAIN:
-                self._calls.wait(goal, for_all=False, came=came, whose=wanted)
+                result = goal(-1.0 if self._calls.timeout is None else self._calls.timeout)
+            if result != ALL_PLAIN:
+                self._calls.wait(goal, for_all=False, result=result, wanted=wanted)
         if not self._calls.failures:
-            return came == ALL_PLAIN
+            return result == ALL_PLAIN
         if self._restarts is None:
             self._under_way = 0
             raise first_of(self._calls.take_failures())
@@ -232,14 +236,14 @@ class ProcessEngine(Engine):
         return None
 
     def _take_answered(self) -> None:
-        """Take all answers whose messages have been read from the handshake."""
+        """Take the blocks from the handshake that have answered and whose messages have been read."""
         unread = set(self._signals.unread())
         answered = [block for block in self._signals.arrived() if block not in unread]
         self._signals.take(answered)
         self._states.settle(answered)
 
     def take_infos(self, blocks: Sequence[int]) -> Infos:
-        """Return the infos of these blocks, those of this process's own envs first."""
+        """Return the infos of these blocks; the infos of this process's own envs come first."""
         infos, self._own_infos = self._own_infos, []
         if not self._calls.infos:
             return infos
@@ -259,11 +263,11 @@ class ProcessEngine(Engine):
     # -- access to the envs ----------------------------------------------------------------------------
 
     def _ask_all(self, verb: str, arguments: Callable[[slice], tuple[Any, ...]]) -> list[Any]:
-        """Ask all blocks, and return one result for each; that of this process's own block comes first.
+        """Run a method of all blocks, and return one result per block; the own block comes first.
 
         Args:
             verb: The method of the block.
-            arguments: Returns the arguments for the block with these envs.
+            arguments: The function that returns the arguments for a block, given its envs.
         """
         self.check_owner()
         results: list[Any] = []
@@ -294,7 +298,7 @@ class ProcessEngine(Engine):
         return [frame for part in frames for frame in part]
 
     def freeze(self) -> Any:
-        """Pickle all envs, each in its process."""
+        """Return the state of all envs and blocks, for a snapshot."""
         return {
             "blocks": self._ask_all("snapshot", lambda envs: ()),
             "done": list(self._states.done),
@@ -303,7 +307,7 @@ class ProcessEngine(Engine):
         }
 
     def thaw(self, state: Any) -> None:
-        """Continue from pickled envs. Lost workers are replaced before."""
+        """Replace lost workers, and continue from the state of a snapshot."""
         self.check_owner()
         self._drop("restore")
         self._replace_lost()
@@ -316,7 +320,7 @@ class ProcessEngine(Engine):
         self._calls.infos = dict(state["infos"])
 
     def kind(self) -> dict[str, Any]:
-        """Return how the envs are split among processes."""
+        """Return the number of envs of each block, which a snapshot must match."""
         sizes = [block.num_envs for block in self.blocks]
         if self._own is not None:
             sizes.insert(0, self._own_envs)
@@ -325,7 +329,7 @@ class ProcessEngine(Engine):
     # -- life ------------------------------------------------------------------------------------------
 
     def check_owner(self) -> None:
-        """Raise in a fork of the process that made the workers."""
+        """Raise if this process did not make the workers, but is a fork of the one that did."""
         if os.getpid() != self._owner:
             raise WorkerError(
                 "this vec was made by the process from which this one was forked, and only that one can use "
@@ -333,16 +337,16 @@ class ProcessEngine(Engine):
             )
 
     def interrupt(self) -> None:
-        """Make the wait that is under way end."""
+        """End the wait that is under way."""
         self._workers.interrupt()
 
     def close(self) -> list[Exception]:
         """Close all envs and end all workers."""
-        if "_signals" not in vars(self):  # an earlier close() was interrupted after its last line
+        if "_signals" not in vars(self):  # an earlier close() was interrupted at its end
             return []
         if self._last_figures is None:
             self._last_figures = self.figures()
-        # If a verb was interrupted, it had the connections: no more messages can be sent to the workers.
+        # After an interrupted verb the connections cannot be used, so the workers are killed.
         errors = self._calls.close(at_once=self._workers.ended)
         if os.getpid() != self._owner:
             return []
@@ -359,7 +363,7 @@ class ProcessEngine(Engine):
             vars(self).pop(name, None)
 
     def figures(self) -> dict[str, float]:
-        """Return what the workers did, and how long this process waited for them."""
+        """Return the seconds that workers and parent spent stepping and waiting, and the restarts."""
         if self._last_figures is not None:
             return self._last_figures
         waited, signal, slowest, worked, idle = self._signals.figures()
@@ -373,6 +377,6 @@ class ProcessEngine(Engine):
         }
 
     def counts(self) -> dict[str, Any]:
-        """Return the number of workers."""
+        """Return the number of workers, and whether this process steps envs too."""
         own = {} if self._own_envs == 0 else {"parent_steps": True}
         return {"num_workers": self._workers.num_workers, **own}

@@ -1,6 +1,6 @@
-"""Messages between the parent and a worker: everything that is not rows, and never on the path of a step.
+"""Messages between two processes: infos, errors, resets and calls. A plain step sends none.
 
-Sending and receiving wait no longer than they are told, and find out if the other side has gone.
+Sending and receiving stop at a deadline, and raise if the other process has closed its end or has died.
 """
 
 from __future__ import annotations
@@ -17,189 +17,190 @@ from typing import Any, Protocol, TypeVar
 import cloudpickle
 
 HEADER = struct.Struct("=Q")
-LOOK_AROUND = 0.1  # seconds
-LONGEST_GAP = 2 * LOOK_AROUND  # as much again, for a busy machine
+POLL_INTERVAL = 0.1  # seconds
+LONGEST_GAP = 2 * POLL_INTERVAL  # twice the interval, for a busy machine
 
 Key = TypeVar("Key")
 
 
-class Gone(Exception):
-    """The other side has closed its end, or died."""
+class ConnectionClosed(Exception):
+    """The other process has closed its end of the connection, or has died."""
 
 
-class Late(Exception):
-    """The other side has not answered in time."""
+class DeadlinePassed(Exception):
+    """The other process has not sent or read a message before the deadline."""
 
 
 class HasDescriptor(Protocol):
-    """What `first_to_speak` can wait for."""
+    """An object with a file descriptor that `poll` can watch."""
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """Return the file descriptor."""
 
 
 def dumps_by_value(message: Any) -> bytes:
-    """A pickle for a process whose ``__main__`` is another: what is defined there goes by value."""
+    """Pickle a message for a process with another ``__main__``: definitions of ``__main__`` go by value."""
     return cloudpickle.dumps(message, pickle.HIGHEST_PROTOCOL)  # type: ignore[no-any-return]
 
 
 def dumps(message: Any) -> bytes:
-    """A pickle for a process that knows what this one knows; else by value. Faster, in the usual case."""
+    """Pickle a message by reference, which is faster, or by value if that fails."""
     try:
         return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-    except Exception:  # whatever an object's own way of pickling itself raises
+    except Exception:  # the __reduce__ of an object may raise anything
         return dumps_by_value(message)
 
 
 class Deadline:
-    """The end of a wait, in time that this process has lived.
+    """The end of a wait, counted in time during which this process ran.
 
-    While this process is stopped, by Ctrl-Z say, time passes for others only. A wait looks at its deadline
-    every `LOOK_AROUND` seconds: if two looks lie further apart, only `LONGEST_GAP` of that time counts.
+    While this process is stopped, by Ctrl-Z for example, the clock goes on. A wait checks its deadline every
+    `POLL_INTERVAL` seconds. If two checks are further apart, only `LONGEST_GAP` of that time counts.
 
     Args:
-        seconds: From now; None for never.
+        seconds: The time from now to the deadline; None for no deadline.
     """
 
     def __init__(self, seconds: float | None) -> None:
-        self._left, self._looked = seconds, time.monotonic()
+        self._left, self._checked = seconds, time.monotonic()
 
     def left(self) -> float | None:
-        """Seconds, 0 if it has passed; None for ever."""
+        """Return the seconds that are left: 0 if the deadline has passed, None if there is no deadline."""
         if self._left is not None:
             now = time.monotonic()
-            self._left = max(0.0, self._left - min(now - self._looked, LONGEST_GAP))
-            self._looked = now
+            self._left = max(0.0, self._left - min(now - self._checked, LONGEST_GAP))
+            self._checked = now
         return self._left
 
     def milliseconds(self) -> float:
-        """How long to wait before the next look, for `poll`."""
+        """Return how long `poll` may wait before the next check of the deadline."""
         left = self.left()
-        return 1000 * (LOOK_AROUND if left is None else min(left, LOOK_AROUND))
+        return 1000 * (POLL_INTERVAL if left is None else min(left, POLL_INTERVAL))
 
 
-# Held here until they are closed. If a forgotten vec is collected in a cycle, say with the exception that it
-# raised, Python would else be free to close them before it, which has still to end its workers by them.
+# Sockets that are not closed yet. If an unused vec is collected in a reference cycle, with an exception for
+# example, Python could otherwise close its sockets before the vec has used them to end its workers.
 _in_use: set[socket.socket] = set()
 
 
-class Line:
-    """One end of a line between two processes.
+class SocketEnd:
+    """One end of a pair of sockets between two processes.
 
     Args:
-        line: A socket of a pair.
+        end: A socket of a pair.
     """
 
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
-        _in_use.add(line)
-        line.setblocking(False)
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        _in_use.add(end)
+        end.setblocking(False)
 
     def fileno(self) -> int:
-        """The descriptor, for `select`."""
-        return self._line.fileno()
+        """Return the file descriptor, for `poll`."""
+        return self._socket.fileno()
 
-    def hang_up(self) -> None:
-        """End the line for both sides, though forks of this process may hold a copy of this end."""
+    def disconnect(self) -> None:
+        """Shut down both ends and close this one, even if forks of this process hold copies of it."""
         self.shut_down()
         self.close()
 
     def shut_down(self) -> None:
-        """End the line for both sides. The descriptor stays: another thread may still wait for it."""
+        """Shut down both ends. The descriptor stays open, because another thread may wait for it."""
         with suppress(OSError):
-            self._line.shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of this end."""
-        _in_use.discard(self._line)
+        """Close the descriptor of this end."""
+        _in_use.discard(self._socket)
         with suppress(OSError):  # an env in this process may have closed its descriptor
-            self._line.close()
+            self._socket.close()
 
     def _send(self, part: memoryview | bytes, deadline: Deadline, descriptors: Sequence[int]) -> int:
         while True:
             self._await(select.POLLOUT, deadline)
             try:
                 if descriptors:
-                    return socket.send_fds(self._line, [part], descriptors)
-                return self._line.send(part)
+                    return socket.send_fds(self._socket, [part], descriptors)
+                return self._socket.send(part)
             except BlockingIOError:
                 continue
             except OSError as error:
-                raise Gone from error
+                raise ConnectionClosed from error
 
     def _receive(
-        self, size: int, deadline: Deadline, dead: Callable[[], bool], num_descriptors: int
+        self, size: int, deadline: Deadline, has_ended: Callable[[], bool], num_descriptors: int
     ) -> tuple[bytes, list[int]]:
         while True:
-            self._await(select.POLLIN, deadline, dead)
+            self._await(select.POLLIN, deadline, has_ended)
             try:
                 received, descriptors, *_ = socket.recv_fds(
-                    self._line, size, num_descriptors, socket.MSG_CMSG_CLOEXEC
+                    self._socket, size, num_descriptors, socket.MSG_CMSG_CLOEXEC
                 )
             except BlockingIOError:
                 continue
             except OSError as error:
-                raise Gone from error
+                raise ConnectionClosed from error
             if not received:
-                raise Gone
+                raise ConnectionClosed
             return received, descriptors
 
-    def _await(self, event: int, deadline: Deadline, dead: Callable[[], bool] = lambda: False) -> None:
-        if self._line.fileno() < 0:
-            raise Gone
+    def _await(self, event: int, deadline: Deadline, has_ended: Callable[[], bool] = lambda: False) -> None:
+        if self._socket.fileno() < 0:
+            raise ConnectionClosed
         poll = select.poll()  # not `select`, which cannot take descriptors beyond 1024
-        poll.register(self._line, event)
-        gone = False
-        while not poll.poll(0 if gone else deadline.milliseconds()):
-            if gone:
-                raise Gone
-            gone = dead()  # then one more look: its last words may have come meanwhile
-            if not gone and deadline.left() == 0.0:
-                raise Late
+        poll.register(self._socket, event)
+        ended = False
+        while not poll.poll(0 if ended else deadline.milliseconds()):
+            if ended:
+                raise ConnectionClosed
+            ended = has_ended()  # then poll once more: its last message may have come in the meantime
+            if not ended and deadline.left() == 0.0:
+                raise DeadlinePassed
 
 
-class Packets(Line):
-    """A line for small messages, each of which arrives whole or not at all, whoever is interrupted."""
+class PacketSocket(SocketEnd):
+    """A socket for small messages. Each arrives whole or not at all, even if a process is interrupted."""
 
     @staticmethod
     def pair() -> tuple[socket.socket, socket.socket]:
-        """Sockets for the two ends."""
+        """Return a new pair of sockets, one for each end."""
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def send(self, message: Any, deadline: Deadline, *descriptors: int) -> None:
-        """Send a message, and descriptors with it; errors as for `Connection`."""
+        """Send a message with descriptors; raise the same errors as `Connection.post`."""
         self._send(pickle.dumps(message), deadline, descriptors)
 
     def receive(self, deadline: Deadline, num_descriptors: int = 0) -> tuple[Any, list[int]]:
-        """The next message, and the descriptors that came with it; errors as for `Connection`."""
+        """Receive a message with its descriptors; raise the same errors as `Connection.receive`."""
         pickled, descriptors = self._receive(1 << 16, deadline, lambda: False, num_descriptors)
         return pickle.loads(pickled), descriptors
 
 
-class Connection(Line):
-    """A line for messages of any size. Each side knows when one is due: none waits in the line unread.
+class Connection(SocketEnd):
+    """A connection for messages of any size.
 
-    A send or receive that is interrupted leaves the line useless.
+    Both processes know when a message is due, so no message stays unread. After an interrupted send or
+    receive, the connection cannot be used any more.
 
     Args:
-        line: A socket of a pair.
-        dumps: How to pickle.
+        end: A socket of a pair.
+        dumps: The function that pickles messages.
     """
 
-    def __init__(self, line: socket.socket, dumps: Callable[[Any], bytes] = dumps) -> None:
-        super().__init__(line)
+    def __init__(self, end: socket.socket, dumps: Callable[[Any], bytes] = dumps) -> None:
+        super().__init__(end)
         self.dumps = dumps
 
     def send(self, message: Any, deadline: Deadline, *descriptors: int) -> None:
-        """Send a message, and descriptors with it."""
+        """Pickle a message and send it with descriptors; raise the same errors as `post`."""
         self.post(self.dumps(message), deadline, *descriptors)
 
     def post(self, pickled: bytes, deadline: Deadline, *descriptors: int) -> None:
-        """Send a message that is pickled already.
+        """Send a pickled message with descriptors.
 
         Raises:
-            Gone: If the other side is gone.
-            Late: If it does not read.
+            ConnectionClosed: If the other process has closed its end, or has died.
+            DeadlinePassed: If the other process does not read the message in time.
         """
         header = HEADER.pack(len(pickled))
         for whole in [header + pickled] if len(pickled) < 1 << 16 else [header, pickled]:
@@ -209,49 +210,49 @@ class Connection(Line):
                 descriptors = ()
 
     def receive(
-        self, deadline: Deadline, dead: Callable[[], bool] = lambda: False, num_descriptors: int = 0
+        self, deadline: Deadline, has_ended: Callable[[], bool] = lambda: False, num_descriptors: int = 0
     ) -> tuple[bytes, list[int]]:
-        """The pickle of the next message, and the descriptors that came with it.
+        """Receive the pickle of the next message, and the descriptors that came with it.
 
         Args:
-            deadline: How long to wait.
-            dead: Asked now and then whether the other side is known to be dead: its own children may hold
-                the line open.
-            num_descriptors: How many may come.
+            deadline: The end of the wait.
+            has_ended: Returns whether the other process is known to have ended. It is called every now and
+                then, because children of that process may hold the connection open.
+            num_descriptors: The largest number of descriptors to receive.
 
         Raises:
-            Gone: If the other side is gone.
-            Late: If it does not answer.
+            ConnectionClosed: If the other process has closed its end, or has died.
+            DeadlinePassed: If the message does not come in time.
         """
         # Eight bytes that were sent together come together.
-        header, descriptors = self._receive(HEADER.size, deadline, dead, num_descriptors)
+        header, descriptors = self._receive(HEADER.size, deadline, has_ended, num_descriptors)
         (size,) = HEADER.unpack(header)
         message = bytearray()
         while len(message) < size:
-            message += self._receive(min(size - len(message), 1 << 20), deadline, dead, 0)[0]
+            message += self._receive(min(size - len(message), 1 << 20), deadline, has_ended, 0)[0]
         return bytes(message), descriptors
 
 
-def first_to_speak(lines: Mapping[Key, HasDescriptor], deadline: Deadline) -> Key:
-    """Whose line has a message, or has gone, first.
+def first_readable(sockets: Mapping[Key, HasDescriptor], deadline: Deadline) -> Key:
+    """Wait for the first socket that has a message or is closed, and return its key.
 
     Raises:
-        Late: If nobody's has in time.
+        DeadlinePassed: If there is none before the deadline.
     """
     poll = select.poll()
-    keys = {line.fileno(): key for key, line in lines.items()}
+    keys = {each.fileno(): key for key, each in sockets.items()}
     for descriptor in keys:
         poll.register(descriptor, select.POLLIN)
     while not (ready := poll.poll(deadline.milliseconds())):
         if deadline.left() == 0.0:
-            raise Late
+            raise DeadlinePassed
     return keys[ready[0][0]]
 
 
-def closed_lines(lines: Mapping[Key, HasDescriptor]) -> list[Key]:
-    """Return the keys of the lines that are closed at either end."""
+def closed_sockets(sockets: Mapping[Key, HasDescriptor]) -> list[Key]:
+    """Return the keys of the sockets that are closed at either end."""
     poll = select.poll()
-    keys = {line.fileno(): key for key, line in lines.items()}
+    keys = {each.fileno(): key for key, each in sockets.items()}
     closed_here = [key for descriptor, key in keys.items() if descriptor < 0]
     for descriptor in keys:
         if descriptor >= 0:

@@ -1,13 +1,13 @@
-"""Objects across a process border: the parts of rows that have no bytes travel in messages, as infos do.
+"""Objects between processes: the fields of rows that have no bytes travel in messages, as infos do.
 
     env.step -(copy)-> object rows of the worker -(message, with the infos)-> object rows of the parent
     actions -(copy)-> object rows of the parent -(message, with the call)--> object rows of the worker
 
 Guarantees
-  - Each process has object rows of its own. The parent writes those of a block when it reads the block's
+  - Each process has its own object rows. The parent writes those of a block when it reads the block's
     message. That is after the block's call and before its batch, when shared memory changes too.
-  - A worker that fails or dies sends no objects, so the parent's are still those before the call.
-  - Where no space needs objects, nothing of this file runs.
+  - A worker that fails or dies sends no objects, so the parent still has the objects from before the call.
+  - If no space needs objects, no code of this file runs.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from shoal.rows.layout import Layout
 from shoal.stepping.row_slice import Infos
 
 
-class Told(NamedTuple):
-    """What a block says after a reset or step, if its observations have objects.
+class InfosAndObjects(NamedTuple):
+    """The message of a block after a reset or step, if its observations have objects.
 
     Attributes:
-        infos: As without objects.
-        rows: Rows of the block whose objects follow; the parent keeps those of others.
-        objects: Of each of these rows: one for each field.
+        infos: The infos of the block.
+        rows: The rows of the block that have new objects. The parent keeps the objects of the other rows.
+        objects: For each of these rows, one object per field.
     """
 
     infos: Infos
@@ -41,13 +41,13 @@ class Told(NamedTuple):
 
 
 class ObjectRows:
-    """The object rows of a block, on the side of its worker.
+    """The object rows of a block, in its worker.
 
     Args:
         arena: The rows of the block.
-        layouts: Of observations and actions.
-        first_env: Of the block, for messages.
-        agents: Rows of an env.
+        layouts: The layouts of observations and actions.
+        first_env: The first env of the block, for error messages.
+        agents: The number of rows per env.
     """
 
     def __init__(self, arena: Arena, layouts: tuple[Layout, Layout], first_env: int, agents: int) -> None:
@@ -56,31 +56,32 @@ class ObjectRows:
             [field.path for field in layout.fields if field.kind is Kind.OBJECT] for layout in layouts
         ]
 
-    def told(self, infos: Infos, fresh: NDArray[np.bool_] | None) -> Told:
-        """What to say after a reset or step.
+    def add_to(self, infos: Infos, unreset: NDArray[np.bool_] | None) -> InfosAndObjects:
+        """Return the message after a reset or step: its infos, and the objects of the observations.
 
         Args:
-            infos: Of the rows.
-            fresh: Envs that have not been reset here, so that the parent's rows show those before them.
+            infos: The infos of the block.
+            unreset: For each env, whether it has not been reset in this worker yet. The parent keeps the
+                objects of such envs, which come from the worker before. None if there are none.
         """
         rows = np.arange(len(self._arena))
-        if fresh is not None:
-            rows = rows[~np.repeat(fresh, self._agents)]
-        return Told(infos, rows, self._arena.observation_objects[rows])
+        if unreset is not None:
+            rows = rows[~np.repeat(unreset, self._agents)]
+        return InfosAndObjects(infos, rows, self._arena.observation_objects[rows])
 
     def state(self) -> NDArray[Any]:
-        """The objects of observations, for a snapshot."""
+        """Return the objects of all observations, for a snapshot."""
         return self._arena.observation_objects
 
     def load(self, state: NDArray[Any]) -> None:
-        """Go on from a snapshot."""
+        """Restore the objects of all observations from a snapshot."""
         self._arena.observation_objects[...] = state
 
     def take_actions(self, pickles: NDArray[Any]) -> None:
-        """Take the objects of actions.
+        """Unpickle the objects of actions into their rows.
 
         Raises:
-            EnvError: If one cannot be unpickled.
+            EnvError: If an object cannot be unpickled.
         """
         for (row, column), pickled in np.ndenumerate(pickles):
             try:
@@ -91,13 +92,13 @@ class ObjectRows:
                     f"{name} of env {self._env(row)} cannot be unpickled in its worker: {error}"
                 ) from error
 
-    def check(self, told: Told) -> None:
-        """Find out what of a message cannot be pickled.
+    def check(self, message: InfosAndObjects) -> None:
+        """Raise if an object of an observation cannot be pickled.
 
         Raises:
-            EnvError: If it is an object of an observation; it names env and field.
+            EnvError: Names the env and the field of the first such object.
         """
-        for row, own in zip(told.rows.tolist(), told.objects, strict=True):
+        for row, own in zip(message.rows.tolist(), message.objects, strict=True):
             for path, value in zip(self._paths[0], own, strict=True):
                 try:
                     dumps(value)
@@ -113,7 +114,7 @@ class ObjectRows:
 
 
 def action_pickles(rows: Arena) -> NDArray[Any]:
-    """The objects of actions of these rows, pickled; None for rows that need no action."""
+    """Return the pickled objects of the actions in these rows; None for rows that need no action."""
     pickles = rows.action_objects.copy()
     pickles[~rows.mask] = None
     return pickles

@@ -1,4 +1,4 @@
-"""Placement: which worker holds which envs: creators -> workers -> blocks."""
+"""Placement: decide which worker holds which envs: creators -> workers -> blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Placement:
     """How the creators of a vec are split, in the order of their rows.
 
     Attributes:
-        own: The number of creators of this process, which come first.
+        own: The number of creators whose envs this process steps itself. They come first.
         blocks: For each block, its worker, its first creator and one past its last creator.
     """
 
@@ -53,7 +53,7 @@ def place(
     """Decide which worker holds which creators.
 
     Raises:
-        ArgumentError: If that cannot be done.
+        ArgumentError: If the arguments cannot be satisfied.
     """
     count = len(batching.creators)
     if batching.order is None:
@@ -66,10 +66,10 @@ def place(
 def place_sync(
     creators: int, num_workers: Any, envs_per_worker: Any, cores: int, *, parent_steps: bool
 ) -> Placement:
-    """Give each worker one block, all of which are in every batch.
+    """Give each worker one block, for a vec whose batches hold all blocks.
 
     Raises:
-        ArgumentError: If that cannot be done.
+        ArgumentError: If the arguments cannot be satisfied.
     """
     sizes = split(creators, num_workers, envs_per_worker, cores, parent_steps=parent_steps)
     ends = list(pairwise(accumulate(sizes, initial=0)))
@@ -80,23 +80,23 @@ def place_sync(
 def place_async(
     creators: int, num_workers: Any, envs_per_worker: Any, cores: int, *, batch_size: int, order: str
 ) -> Placement:
-    """Give each worker blocks of which batches can be made.
+    """Give each worker several blocks, of a size that divides the batch size.
 
     Raises:
-        ArgumentError: If that cannot be done.
+        ArgumentError: If the arguments cannot be satisfied.
     """
     sizes = split(creators, num_workers, envs_per_worker, cores, parent_steps=False)
     workers = len(sizes)
     spread = order == "fifo" and envs_per_worker is None
     if spread and creators % batch_size == 0 and batch_size % workers == 0:
-        # Each batch is spread over all workers, and its rows adjoin: all cores work on the next one while the
-        # learner has the last.
+        # Each batch is spread over all workers, and its rows adjoin. All cores step the next batch while the
+        # learner uses the last one.
         size = batch_size // workers
         owners = [block % workers for block in range(creators // size)]
     else:
         size = math.gcd(batch_size, *sizes)
-        # With a single block, a worker would have nothing to do while its rows are in a batch; and the
-        # smaller the blocks, the fewer envs wait for a slow one among them.
+        # With a single block, a worker would be idle while its rows are in a batch. In smaller blocks, fewer
+        # envs wait for a slow one.
         least = 2 if order == "fifo" else 8
         while size > 1 and min(sizes) // size < least:
             size //= next(factor for factor in range(2, size + 1) if size % factor == 0)
@@ -113,10 +113,10 @@ def split(
     *,
     parent_steps: bool,
 ) -> list[int]:
-    """Return how many creators each process gets, the parent first if it steps some.
+    """Return the number of creators of each process; the parent comes first if it steps envs.
 
     Raises:
-        ArgumentError: If that cannot be done.
+        ArgumentError: If the arguments cannot be satisfied.
     """
     for name, value in (("num_workers", num_workers), ("envs_per_worker", envs_per_worker)):
         if value is not None and not (isinstance(value, (int, np.integer)) and value >= 1):
@@ -137,5 +137,5 @@ def split(
         num_workers = max(1, min(cores - parent_steps, most))
     if num_workers > most:
         raise ArgumentError(f"num_workers: expected at most {most}, one per creator, got {num_workers}")
-    shares = int(num_workers) + parent_steps
-    return [creators // shares + (share < creators % shares) for share in range(shares)]
+    processes = int(num_workers) + parent_steps
+    return [creators // processes + (process < creators % processes) for process in range(processes)]

@@ -1,4 +1,4 @@
-"""Exceptions across a process border: the same type, with the worker's traceback as its cause."""
+"""Send exceptions from a worker to the parent: the same type, with the worker's traceback as the cause."""
 
 from __future__ import annotations
 
@@ -16,36 +16,44 @@ class WorkerTraceback(Exception):
     """The traceback of an exception in the worker where it was raised."""
 
     def __str__(self) -> str:
-        """As Python printed it there."""
+        """Return the traceback as Python formats it in the worker."""
         return f'in a worker:\n"""\n{self.args[0]}"""'
 
 
 class Failure(NamedTuple):
-    """An exception on its way to the parent."""
+    """An exception in a form that can be sent to another process.
+
+    Attributes:
+        pickled: The exception, or None if it cannot be pickled.
+        summary: The type and the text of the exception.
+        notes: The notes of the exception.
+        traceback: The traceback as text.
+        cause: The pickled exception that this one replaces, because it would have ended a process; or None.
+    """
 
     pickled: bytes | None
     summary: str
     notes: list[str]
     traceback: str
-    cause: bytes | None = None  # what the error stands for, if that would have ended a process
+    cause: bytes | None = None
 
 
 def pack_error(error: Exception) -> Failure:
-    """What can be said of an exception to another process: never fails, and never loses its text."""
+    """Convert an exception into a `Failure`. This always works, and keeps the text of the exception."""
     notes: list[str] = []
     with suppress(BaseException):
         notes = [str(note) for note in getattr(error, "__notes__", None) or []]
     try:
         text = "".join(traceback.format_exception(error))
-    except BaseException:  # an exception can be as odd as it likes
+    except BaseException:  # the methods of an exception may raise anything
         text = "".join(traceback.format_tb(error.__traceback__))
     cause = error.__cause__
-    stands_for = None if cause is None or isinstance(cause, Exception) else _pickled(cause)
-    return Failure(_pickled(error), summary_of(error), notes, text, stands_for)
+    replaced = None if cause is None or isinstance(cause, Exception) else _pickled(cause)
+    return Failure(_pickled(error), summary_of(error), notes, text, replaced)
 
 
 def unpack_error(failure: Failure) -> Exception:
-    """The exception again, or an `EnvError` that stands for it if its type cannot be known here."""
+    """Return the exception, or an `EnvError` with its text if it cannot be unpickled here."""
     unpickled = _unpickled(failure.pickled)
     error: Exception
     if isinstance(unpickled, Exception):
@@ -62,7 +70,7 @@ def unpack_error(failure: Failure) -> Exception:
 
 
 def _unpickled(pickled: bytes | None) -> Any:
-    """What a worker pickled, or None if it is of a type that cannot be unpickled here."""
+    """Unpickle an exception of a worker; return None if that is not possible."""
     if pickled is None:
         return None
     try:
@@ -73,26 +81,26 @@ def _unpickled(pickled: bytes | None) -> Any:
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    # An exception pickles as its type and args. That fails on dumping if an attribute cannot be pickled, and
-    # fails on loading, or gives another text, if __init__ takes others than it passed on: then it is made
-    # without __init__, of what is left of it.
-    for attempt in (dumps, _without_init):
+    # Python pickles an exception as its type and args. Dumping fails if an attribute cannot be pickled.
+    # Loading fails, or gives another text, if __init__ takes other arguments than it passes to its base
+    # class. In both cases the exception is rebuilt without __init__, from the parts that can be pickled.
+    for dump in (dumps, _dumps_without_init):
         with suppress(BaseException):
-            pickled = attempt(error)
+            pickled = dump(error)
             same: Any = pickle.loads(pickled)
-            if type(same) is type(error) and (attempt is _without_init or str(same) == str(error)):
+            if type(same) is type(error) and (dump is _dumps_without_init or str(same) == str(error)):
                 return pickled
     return None
 
 
-def _without_init(error: BaseException) -> bytes:
+def _dumps_without_init(error: BaseException) -> bytes:
     args = [arg if _can_be_pickled(arg) else repr(arg) for arg in error.args]
     state = {name: value for name, value in vars(error).items() if _can_be_pickled(value)}
     return dumps(_Rebuilt(type(error), tuple(args), state))
 
 
 class _Rebuilt:
-    """Unpickles as an exception of the given type."""
+    """An object whose pickle loads as an exception of the given type, args and attributes."""
 
     def __init__(self, *parts: Any) -> None:
         self._parts = parts

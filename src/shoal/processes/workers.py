@@ -1,107 +1,99 @@
-"""Workers: the worker processes of one vec, how they are set up, and what happens when one is lost.
+"""Workers: the worker processes of one vec: start, set up, kill and replace them, and exchange messages.
 
 Guarantees
-  - A worker that is lost (dead, late, failed, or interrupted in a message) is in `lost` until it is replaced.
+  - A lost worker (dead, late, failed, or interrupted in a message) is in `lost` until it is replaced.
   - When `kill` returns, the worker writes to no row any more.
-  - Only the process that made the workers ends them. In a fork of it nothing happens to them.
+  - Only the process that made the workers ends them. A fork of that process leaves them alone.
 
-`calls.py` says what workers are asked for and how their answers are read. `launcher.py` starts them and
-reports their ends.
+`calls.py` calls the workers and reads their answers. `launcher.py` starts their processes and reports their
+ends. `worker_errors.py` makes the errors that explain why a worker is lost.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import pickle
 import signal
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-import gymnasium
-import numpy as np
-from numpy.typing import NDArray
 
 from shoal._core._native import ParentSignals
 from shoal.adapters.single import Creator
 from shoal.cores import Patience
-from shoal.errors import (
-    ArgumentTypeError,
-    Closed,
-    EnvError,
-    OutOfResources,
-    SpaceMismatch,
-    WorkerDied,
-    WorkerError,
-    WorkerTimeout,
-)
+from shoal.errors import ArgumentTypeError, Closed, OutOfResources, SpaceMismatch, WorkerError, WorkerTimeout
 from shoal.processes import worker as worker_process
-from shoal.processes.launcher_client import ONE_THREAD, open_channel
+from shoal.processes.launcher_client import open_channel
 from shoal.processes.messages import (
-    HEADER,
     Connection,
+    ConnectionClosed,
     Deadline,
-    Gone,
-    Late,
-    closed_lines,
+    DeadlinePassed,
+    closed_sockets,
     dumps_by_value,
-    first_to_speak,
+    first_readable,
 )
+from shoal.processes.parent_settings import ParentSettings, pickled_registry
 from shoal.processes.remote_errors import unpack_error
-from shoal.processes.share import Share, World
-from shoal.processes.worker import FAILED, LINE_CLOSED, REQUEST
+from shoal.processes.share import Share
+from shoal.processes.worker import FAILED, REQUEST
+from shoal.processes.worker_errors import ExitCode, WorkerErrors
 from shoal.rows.arena import SharedMemory
-from shoal.stepping.env_faults import Guard, summary_of
+from shoal.stepping.env_faults import Guard
 from shoal.vector.spaces import UnitFacts
 
-RESTART = 'use on_error="restart"'
-
-GRACE = 1.0  # seconds for a worker to finish by itself what is no longer wanted
-CLOSING = 10.0  # seconds to close its envs, if the vec has no timeout
+GRACE = 1.0  # seconds for a worker to end by itself before it is killed
+CLOSING = 10.0  # seconds for a worker to close its envs, if the vec has no timeout
 
 
 class WorkerState(Enum):
-    """The state of a worker. In all states but SERVING it counts as lost: it cannot be called."""
+    """The state of a worker. A worker that is not SERVING counts as lost: it cannot be called."""
 
     STARTING = "starting"  # its envs are being made
     SERVING = "serving"  # it can be called
-    WRITING = "writing"  # a message to it is on its way; it stays so if that was interrupted
-    READING = "reading"  # a message from it is being read; it stays so if that was interrupted
+    WRITING = "writing"  # a message is being sent to it; it keeps this state if the sending is interrupted
+    READING = "reading"  # a message from it is being read; it keeps this state if the reading is interrupted
     LATE = "late"  # it has not answered in time
-    FAILED = "failed"  # an env raised in it, and it does nothing more
-    KILLED = "killed"  # it was told to die; its end has not been reported yet
+    FAILED = "failed"  # one of its envs raised, and it takes no more calls
+    KILLED = "killed"  # it was killed; its end has not been reported yet
     DEAD = "dead"  # its end has been reported, or its connection is closed
 
 
 class Workers:
     """The worker processes of a vec.
 
-        STARTING --(assign, replace)--> SERVING <--(begin and end of a message)--> WRITING, READING
-        SERVING --(no answer in time)--> LATE       SERVING --(an error that ends it)--> FAILED
-        any state --(its end is reported)--> DEAD   any state --(kill)--> KILLED --> DEAD
-        any state --(replace)--> STARTING --> SERVING, as a new process
+        STARTING -> SERVING, LATE, KILLED, DEAD
+        SERVING  -> WRITING, READING, LATE, FAILED, KILLED, DEAD
+        WRITING  -> SERVING, READING, FAILED, KILLED, DEAD
+        READING  -> the state before it (SERVING, WRITING, LATE), KILLED, DEAD
+        LATE     -> READING, FAILED, KILLED, DEAD
+        FAILED   -> KILLED, DEAD
+        KILLED   -> DEAD
+        DEAD     -> STARTING, as a new process
 
     Only `_set_state` changes a state.
 
     Args:
         creators: The creators of each worker.
-        numbers: The numbers of these creators, for messages.
-        start_method: How workers start.
-        timeout: Seconds for any one wait; None waits for ever.
+        numbers: For each worker, the numbers of its creators, for error messages.
+        start_method: "forkserver", "fork" or "spawn".
+        timeout: The seconds that any one wait may take; None for no limit.
 
     Attributes:
+        timeout: The seconds that any one wait may take; None for no limit.
+        num_workers: The number of workers.
         facts: For each worker, the facts of the envs that it made.
-        signals: The handshake, once `assign` has been called. It counts blocks through the whole vec.
+        signals: The handshake, after `assign`. Its blocks have their numbers in the vec.
         owners: For each block, its worker.
         blocks: For each worker, its blocks.
-        lost: Workers that must be replaced before they can be called again: all that are not SERVING.
-        reset_verb: What a user calls to start a lost worker anew.
+        lost: The workers that are not SERVING. They must be replaced before they can be called again.
+        errors: The errors that explain why a worker is lost.
+        connections: The connection to each worker.
+        launcher: The channel to the launcher.
+        reset_verb: The method that a user calls to start a lost worker anew.
         ended: Whether `end` has been called.
     """
 
@@ -118,9 +110,9 @@ class Workers:
         self.timeout = timeout
         self._forks = start_method == "fork"
         self._units = numbers
-        self._ids = numbers  # of creators, later of envs
+        self.errors = WorkerErrors(numbers)
         self._pickled = [None if self._forks else _pickle_creators(part) for part in creators]
-        self._specs = [] if self._forks else _registrations()
+        self._registry = [] if self._forks else pickled_registry()
         self._open = partial(open_channel, start_method, partial(worker_process.main, creators=creators))
         self.num_workers = len(creators)
         self.owners: list[int] = []
@@ -132,8 +124,7 @@ class Workers:
         self.connections: dict[int, Connection] = {}
         self._tokens: dict[int, int] = {}  # the workers whose end has not been reported, by token
         self._started = 0
-        self._exit_codes: dict[int, int | str | None] = {}  # of workers whose end is known
-        self._told: set[int] = set()  # workers whose loss an error has told
+        self._exit_codes: dict[int, ExitCode] = {}  # of workers whose end is known
         self._shares: list[Share] = []
         self._memory: SharedMemory | None = None
         self.launcher, self._launcher_lives = self._open(), True
@@ -147,10 +138,10 @@ class Workers:
             raise
 
     def _set_state(self, worker: int, state: WorkerState) -> None:
-        """Change the state of a worker. Nothing but a new process follows on DEAD."""
+        """Change the state of a worker. Only a new process can leave DEAD."""
         if self._states[worker] is WorkerState.DEAD and state is not WorkerState.STARTING:
             return
-        # First `lost`, and last for SERVING: if Ctrl-C comes between, the worker counts as lost.
+        # The worker is added to `lost` first and removed last. If Ctrl-C comes between, it counts as lost.
         if state is not WorkerState.SERVING:
             self.lost.add(worker)
         self._states[worker] = state
@@ -169,27 +160,27 @@ class Workers:
         try:
             self.connections[worker] = self.launcher.start(self._started)
         except OutOfResources:
-            del self._tokens[self._started]  # there is no process that could die
+            del self._tokens[self._started]  # no process was started
             raise
-        except (Gone, Late):
+        except (ConnectionClosed, DeadlinePassed):
             raise WorkerError("the process that starts workers does not answer: make a new vec") from None
-        if self.ended:  # by a signal handler, say, that has not seen this one
+        if self.ended:  # by a signal handler, for example, that has not seen this worker
             self.end(at_once=True)
         self.refuse_if_ended()
-        world = None if self._forks else _world(self._specs)
-        self._tell(worker, (worker, self._units[worker], world, self._pickled[worker]), deadline)
+        settings = None if self._forks else ParentSettings.of_this_process(self._registry)
+        self._send(worker, (worker, self._units[worker], settings, self._pickled[worker]), deadline)
 
     def assign(
         self, shares: list[Share], memory: SharedMemory, patience: Patience, cores: int, *, parent_steps: bool
     ) -> None:
-        """Tell every worker its share of the memory; from then on they serve.
+        """Send every worker its share of the vec. After that, all workers are SERVING.
 
         Args:
             shares: The share of each worker.
-            memory: The shared memory, which belongs to the workers from now on.
-            patience: How this process waits before it sleeps.
+            memory: The shared memory, which this object owns from now on.
+            patience: How this process polls for answers before it sleeps.
             cores: The number of cores that can be used.
-            parent_steps: Whether this process steps a share itself.
+            parent_steps: Whether this process steps some envs itself.
         """
         self._memory = memory
         owners = {part.number: share.worker for share in shares for part in share.blocks}
@@ -199,42 +190,44 @@ class Workers:
             memory.block, self.owners, *patience, self.launcher.fileno(), parent_steps, cores
         )
         self._shares = shares
-        self._ids = [
-            [env for part in share.blocks for env in range(part.first_env, part.last_env)] for share in shares
-        ]
+        self.errors.assign(shares, memory.block, self.signals, self.reset_verb)
         deadline = Deadline(self.timeout)
         for worker, share in enumerate(shares):
-            self._tell(worker, share, deadline, memory.descriptor)
+            self._send(worker, share, deadline, memory.descriptor)
         self._gather(range(self.num_workers), deadline)
         for worker in range(self.num_workers):
-            self._tell(worker, None, deadline)
+            self._send(worker, None, deadline)
             self._set_state(worker, WorkerState.SERVING)
         self._watch_connections()
 
     def _watch_connections(self) -> None:
-        """Let a wait notice if the connection to a worker is closed."""
-        open_ones = [line for worker, line in self.connections.items() if worker not in self.lost]
-        self.signals.watch_lines([line.fileno() for line in open_ones])
+        """Make waits of the handshake end if the connection to a worker is closed."""
+        serving = [each for worker, each in self.connections.items() if worker not in self.lost]
+        self.signals.watch_connections([connection.fileno() for connection in serving])
 
-    def replace(self, worker: int, due: list[list[int | None]] | None = None) -> None:
-        """Kill a worker and put a new one in its place, with new envs.
+    def replace(self, worker: int, first_seeds: list[list[int | None]] | None = None) -> None:
+        """Kill a worker and start a new one in its place, with new envs.
 
         Args:
             worker: The worker.
-            due: By block, the seed of each env's first reset, unless that reset has one of its own.
+            first_seeds: For each block, the seed of each env's first reset, unless that reset has its own
+                seed.
         """
         self.refuse_if_ended()
         self.kill(worker)
+        # A launcher that has not reported the end in time does so later. That report is not about the new
+        # process.
+        self._tokens = {token: each for token, each in self._tokens.items() if each != worker}
+        self._note_end(worker, None)
         deadline = Deadline(self.timeout)
-        self.connections[worker].hang_up()
+        self.connections[worker].disconnect()
         if not self._launcher_lives:
             self.launcher.close()
             self.launcher, self._launcher_lives = self._open(), True
             self.signals.watch(self.launcher.fileno())
         self.signals.renew(worker)
         self._exit_codes.pop(worker, None)
-        self._last_message_of(worker)[: HEADER.size] = 0
-        self._told.discard(worker)
+        self.errors.forget(worker)
         self._set_state(worker, WorkerState.STARTING)
         self._start(worker, deadline)
         (facts,) = self._gather([worker], deadline)
@@ -244,55 +237,56 @@ class Workers:
                     f"the envs of worker {worker}, made anew, are not like those before: {new}"
                 )
         assert self._memory is not None
-        self._tell(worker, replace(self._shares[worker], due=due), deadline, self._memory.descriptor)
+        share = replace(self._shares[worker], first_seeds=first_seeds)
+        self._send(worker, share, deadline, self._memory.descriptor)
         self._gather([worker], deadline)
-        self._tell(worker, None, deadline)
+        self._send(worker, None, deadline)
         self._set_state(worker, WorkerState.SERVING)
         self._watch_connections()
 
     def kill(self, worker: int, patience: float = CLOSING) -> None:
-        """Kill a worker; when this returns, it writes to no row any more."""
+        """Kill a worker and wait up to `patience` seconds for its end. It then writes to no row any more."""
         self._set_state(worker, WorkerState.KILLED)
         for token, each in list(self._tokens.items()):
             if each == worker:
                 self.launcher.kill(token)
-        self._await_death(worker, patience)  # without a report the launcher is gone, and all workers with it
+        self._await_death(worker, patience)  # no report: the launcher has ended, and all workers too
 
     def _await_death(self, worker: int, patience: float) -> bool:
         """Wait for the report of a worker's end; return whether it came within `patience` seconds."""
         deadline = Deadline(patience)
-        with suppress(Late):
+        with suppress(DeadlinePassed):
             while worker in self._tokens.values():
                 self._read_report(deadline)
         return worker not in self._tokens.values()
 
-    def _tell(self, worker: int, message: Any, deadline: Deadline, *descriptors: int) -> None:
-        """Send what a worker needs to know while it is being set up."""
+    def _send(self, worker: int, message: Any, deadline: Deadline, *descriptors: int) -> None:
+        """Send a message to a worker that is being set up."""
         try:
             self.connections[worker].send(message, deadline, *descriptors)
-        except Gone:
-            pass  # the wait for its answer will find out
-        except Late:
+        except ConnectionClosed:
+            pass  # the wait for its reply finds out
+        except DeadlinePassed:
             raise self.timeout_error(worker, "while it was starting") from None
 
     def _gather(self, workers: Sequence[int], deadline: Deadline) -> list[Any]:
-        """Receive what each of these workers replies while it is being set up."""
+        """Receive one reply from each of these workers, which are being set up."""
         replies: dict[int, Any] = {}
         while missing := [worker for worker in workers if worker not in replies]:
             worker = missing[0]
             try:
-                # The channel too: a worker's own children may hold its line open when it dies.
-                lines = {worker: self.connections[worker] for worker in missing}
-                first = first_to_speak({**lines, None: self.launcher}, deadline)
+                # Watch the launcher too: children of a dead worker may hold its connection open.
+                connections = {worker: self.connections[worker] for worker in missing}
+                first = first_readable({**connections, None: self.launcher}, deadline)
                 self.notice_ends()
                 dead = [worker for worker in missing if worker in self._exit_codes]
                 if first is None and not dead:
                     continue
                 worker = dead[0] if first is None else first
                 outcome, reply = self._unpickled(worker, self._receive(worker, deadline))
-            except Late:
+            except DeadlinePassed:
                 raise self.timeout_error(worker, "while it was starting") from None
-            except Gone:
+            except ConnectionClosed:
                 raise self.death_error(worker) from None
             if outcome == FAILED:
                 raise unpack_error(reply)
@@ -302,45 +296,46 @@ class Workers:
     # -- messages --------------------------------------------------------------------------------------
 
     def dumps(self, message: Any) -> bytes:
-        """Pickle a message so that workers can read it."""
+        """Pickle a message in a way that workers can unpickle."""
         return self.launcher.dumps(message)
 
     def post(self, block: int, request: bytes) -> None:
-        """Call a block for a request. The wait for its answer finds out whether the worker got it."""
+        """Call a block with a request. If the request cannot be sent, the wait for the answer finds out."""
         worker = self.owners[block]
         self._set_state(worker, WorkerState.WRITING)
         self.signals.post([block], REQUEST)
         try:
             self.connections[worker].post(request, Deadline(self.timeout))
-        except Gone:
-            self._note_end(worker, None)  # until the launcher reports how it ended
-        except Late:
+        except ConnectionClosed:
+            self._note_end(worker, None)  # until the launcher reports the exit code
+        except DeadlinePassed:
             pass
         else:
             self._set_state(worker, WorkerState.SERVING)
 
     def begin_reading(self, worker: int) -> WorkerState:
-        """Note that a message of a worker is about to be read; return the state that it had before."""
+        """Set the state of a worker to READING, before its message is read; return the state before."""
         before = self._states[worker]
         self._set_state(worker, WorkerState.READING)
         return before
 
     def read(self, worker: int, before: WorkerState, deadline: Deadline) -> Any:
-        """Read a message of a worker that has answered. It is then in the state `before` again.
+        """Read a message of a worker that has answered, and set its state back to `before`.
 
         Raises:
-            Gone: If it has died.
-            Late: If it takes too long, or if an earlier message was not read to its end.
+            ConnectionClosed: If the worker has died.
+            DeadlinePassed: If the message does not come in time, or if an earlier message was not read to its
+                end.
             EnvError: If the message cannot be unpickled here.
         """
         if before is WorkerState.READING:  # interrupted: the rest of that message is still in the connection
-            raise Late
+            raise DeadlinePassed
         pickled = self._receive(worker, deadline)
         self._set_state(worker, before)
         return self._unpickled(worker, pickled)
 
     def fail(self, worker: int) -> None:
-        """Note that a worker has raised an error after which it does nothing more."""
+        """Note that a worker has raised an error and takes no more calls."""
         self._set_state(worker, WorkerState.FAILED)
 
     def _receive(self, worker: int, deadline: Deadline) -> bytes:
@@ -351,9 +346,7 @@ class Workers:
             with Guard("an env", "__reduce__"):
                 return pickle.loads(pickled)
         except Exception as error:
-            raise EnvError(
-                f"what a worker sent cannot be unpickled here: {summary_of(error)}", self._ids[worker]
-            ) from error
+            raise self.errors.unpickling_error(worker, error) from error
 
     # -- lost workers ----------------------------------------------------------------------------------
 
@@ -361,36 +354,36 @@ class Workers:
         self.notice_ends()
         return worker in self._exit_codes
 
-    def _note_end(self, worker: int, code: int | str | None) -> None:
-        """Note that a worker has ended; `code` is None as long as the launcher has not reported how."""
+    def _note_end(self, worker: int, code: ExitCode) -> None:
+        """Note that a worker has ended; `code` is None until the launcher has reported its exit code."""
         if code is not None or worker not in self._exit_codes:
             self._exit_codes[worker] = code
         self._set_state(worker, WorkerState.DEAD)
 
     def notice_ends(self) -> None:
-        """Note all ends of workers that the launcher has reported."""
-        with suppress(Late):
+        """Read all reports of the launcher about workers that have ended."""
+        with suppress(DeadlinePassed):
             while self._tokens:
                 self._read_report(Deadline(0.0))
 
     def notice_closed_connections(self) -> None:
-        """Note workers that have ended, or cannot be reached, though no end has been reported."""
-        there = {worker: line for worker, line in self.connections.items() if worker not in self.lost}
-        for worker in closed_lines(there):
+        """Note workers whose connection is closed, even if the launcher has not reported their end."""
+        serving = {worker: each for worker, each in self.connections.items() if worker not in self.lost}
+        for worker in closed_sockets(serving):
             self._note_end(worker, None)
         self._watch_connections()
 
     def _read_report(self, deadline: Deadline) -> None:
-        """Read the launcher's next report of an end. If the launcher is gone, all workers have ended with it.
+        """Read the launcher's next report of an end. If the launcher has ended, all workers have ended too.
 
         Raises:
-            Late: If there is none in time.
+            DeadlinePassed: If there is no report before the deadline.
         """
-        code: int | str | None
+        code: ExitCode
         try:
-            token, code = self.launcher.death(deadline)
+            token, code = self.launcher.next_end(deadline)
             tokens = [token] if token in self._tokens else []
-        except Gone:
+        except ConnectionClosed:
             tokens, code = list(self._tokens), None
             self._launcher_lives = False
             if self._shares:
@@ -401,103 +394,45 @@ class Workers:
             self._set_state(worker, WorkerState.DEAD)
             del self._tokens[token]
 
-    def died_untold(self) -> set[int]:
-        """Return the workers that have died without an error that told it."""
-        return (self.lost & set(self._exit_codes)) - self._told
+    def unreported_deaths(self) -> set[int]:
+        """Return the workers that have died and for which no error has been made yet."""
+        return (self.lost & set(self._exit_codes)) - self.errors.reported
 
-    def loss(self, worker: int) -> Exception:
-        """Make the error that says why a lost worker will not answer."""
+    def lost_error(self, worker: int) -> Exception:
+        """Make the error that explains why a lost worker does not answer."""
         if worker in self._exit_codes:
             return self.death_error(worker)
         return self.timeout_error(worker, "since a call before")
 
     def death_error(self, worker: int) -> Exception:
-        """Make the error that says how a worker died, or return the one that it could not send any more."""
-        self._told.add(worker)
+        """Make sure that a worker has ended, and make the error that explains how."""
         # Its end may not have been reported yet. Or it lives, without a connection to this process.
         self.launcher.wake()
         lives = not self._await_death(worker, GRACE)
         self.kill(worker, GRACE)
-        if self._shares and (last := self._unsent_error(worker)) is not None:
-            return last
         code = self._exit_codes.get(worker)
-        how = _how(code)
-        # Otherwise the worker had died earlier, and Ctrl-C interrupted the message about it.
-        if lives and code == -signal.SIGKILL:
-            code, how = None, f"was ended: {LINE_CLOSED}"
-        error = WorkerDied(
-            f"worker {worker}, which ran {self.envs_of(worker)}, {how}.{self._whereabouts(worker)}"
-            f"{self._advice(RESTART)}",
-            self._ids[worker],
-        )
-        error.exit_code = code if isinstance(code, int) else None
-        return error
-
-    def _last_message_of(self, worker: int) -> NDArray[np.uint8]:
-        assert self._memory is not None
-        return self._shares[worker].last_message(self._memory.block)
-
-    def _unsent_error(self, worker: int) -> Exception | None:
-        """Return the error that a worker has left in shared memory because it could not send it."""
-        words = self._last_message_of(worker).tobytes()
-        (size,) = HEADER.unpack_from(words)
-        if size == 0:
-            return None
-        try:
-            with Guard("an env", "__reduce__"):
-                error = unpack_error(pickle.loads(words[HEADER.size : HEADER.size + size]))
-        except Exception:  # an env has written there
-            return None
-        if LINE_CLOSED not in str(error):
-            with suppress(Exception):  # an exception may refuse notes
-                error.add_note(f"{LINE_CLOSED}: worker {worker} has ended")
-        return error
+        # With another exit code, the worker died earlier, and Ctrl-C interrupted the report.
+        return self.errors.death_error(worker, code, disconnected=lives and code == -signal.SIGKILL)
 
     def timeout_error(self, worker: int, when: str) -> WorkerTimeout:
-        """Make the error that says that a worker has not answered; it is lost from now on."""
+        """Note that a worker has not answered in time, and make the error for it. The worker is lost now."""
         if self._states[worker] in (WorkerState.STARTING, WorkerState.SERVING):
             self._set_state(worker, WorkerState.LATE)
-        self._told.add(worker)
-        return WorkerTimeout(
-            f"worker {worker}, which ran {self.envs_of(worker)}, has not answered {when}."
-            f"{self._whereabouts(worker)}{self._advice('allow more by timeout=')}",
-            self._ids[worker],
-        )
+        return self.errors.timeout_error(worker, when)
 
     @property
     def restarts(self) -> bool:
-        """Whether lost workers are replaced without the caller's doing."""
+        """Whether lost workers are replaced without a call of the user."""
         return bool(self._shares) and self._shares[0].keeps
-
-    def _advice(self, other: str) -> str:
-        """Say what to do, unless there is no vec yet or lost workers are replaced anyway."""
-        if not self._shares or self.restarts:
-            return ""
-        return f" Call {self.reset_verb}() to start it anew, or {other}."
-
-    def _whereabouts(self, worker: int) -> str:
-        env = self.signals.last_env(worker) if self._shares else -1
-        return "" if env < 0 else f" It was last in env {env}."
-
-    def envs_of(self, worker: int) -> str:
-        """Name the envs of a worker."""
-        runs: list[list[int]] = []
-        for env in self._ids[worker]:
-            if runs and runs[-1][-1] == env - 1:
-                runs[-1][1:] = [env]
-            else:
-                runs.append([env])
-        names = ", ".join(" to ".join(map(str, run)) for run in runs)
-        return f"{'env' if len(self._ids[worker]) == 1 else 'envs'} {names}"
 
     # -- the end ---------------------------------------------------------------------------------------
 
-    def is_ours(self) -> bool:
-        """Whether this is the process that made the workers, and not a fork of it."""
+    def made_here(self) -> bool:
+        """Return whether this process made the workers; a fork of that process did not."""
         return os.getpid() == self._owner
 
     def refuse_if_ended(self) -> None:
-        """Let a verb that was under way when the vec was closed go no further.
+        """Raise if the vec was closed, so that a verb that is under way stops.
 
         Raises:
             Closed: If `end` has been called.
@@ -506,9 +441,9 @@ class Workers:
             raise Closed("the vec was closed while its envs were moving")
 
     def interrupt(self) -> None:
-        """Make the verb under way end, in this thread or another one, which then calls `end`.
+        """Make the verb end that is under way, in this or another thread. That thread then calls `end`.
 
-        Nothing is closed here: that verb may be using it.
+        The sockets and the memory stay open, because the verb may be using them.
         """
         self.ended = True
         signals = vars(self).get("signals")
@@ -518,20 +453,24 @@ class Workers:
             connection.shut_down()
 
     def end(self, *, at_once: bool = False) -> None:
-        """End every worker: by itself, if it can and if there is time. May be called again."""
-        self.ended = True  # first: the verb that this interrupts must not mistake what it finds
-        if self.is_ours():
+        """End every worker, and close all connections. May be called again.
+
+        Args:
+            at_once: Whether to kill the workers without waiting for them to end by themselves.
+        """
+        self.ended = True  # first: an interrupted verb must see that the vec was closed, not a lost worker
+        if self.made_here():
             for connection in self.connections.values():
-                connection.hang_up()  # workers that are still being set up close their envs then
+                connection.disconnect()  # workers that are still being set up then close their envs
             self.launcher.wake()
             deadline = Deadline(0.0 if at_once else GRACE)
-            with suppress(Late):
+            with suppress(DeadlinePassed):
                 while any(self._may_end_by_itself(worker) for worker in self._tokens.values()):
                     self._read_report(deadline)
             for token in list(self._tokens):
                 self.launcher.kill(token)
             deadline = Deadline(2 * GRACE)
-            with suppress(Late):  # a launcher that is stopped kills them when it finds its connection closed
+            with suppress(DeadlinePassed):  # a stopped launcher kills them once it sees its channel closed
                 while self._tokens:
                     self._read_report(deadline)
         for connection in self.connections.values():
@@ -544,23 +483,11 @@ class Workers:
 
     def release(self) -> None:
         """Drop all references to the shared memory."""
+        self.errors.release()
         if self._memory is not None:
             self._memory.close()
         self._memory = None
         vars(self).pop("signals", None)
-
-
-def _how(code: int | str | None) -> str:
-    if code is None:
-        return "died; the process that could say how has ended too"
-    if isinstance(code, str):
-        return f"could not be started: {code}. Use fewer workers, or allow more (ulimit -u, ulimit -n)"
-    if code >= 0:
-        return f"left with exit code {code}"
-    try:
-        return f"was killed by signal {-code} ({signal.Signals(-code).name})"
-    except ValueError:
-        return f"was killed by signal {-code}"
 
 
 def _pickle_creators(creators: Sequence[Creator]) -> bytes:
@@ -571,22 +498,3 @@ def _pickle_creators(creators: Sequence[Creator]) -> bytes:
             f"env: a creator cannot be pickled, so it cannot be sent to a worker: {error}. Make what it "
             'refers to inside the creator, or use start_method="fork".'
         ) from error
-
-
-def _world(specs: list[bytes]) -> World:
-    try:
-        folder: str | None = str(Path.cwd())
-    except FileNotFoundError:
-        folder = None
-    environment = {**ONE_THREAD, **os.environ}
-    return World(list(sys.path), folder, environment, list(sys.argv), faulthandler.is_enabled(), specs)
-
-
-def _registrations() -> list[bytes]:
-    """Gymnasium's registry, a pickle for each id: what it registers by itself may have been replaced."""
-    pickled = []
-    for name, spec in list(gymnasium.registry.items()):
-        plain = isinstance(spec.entry_point, str) and not spec.kwargs
-        with suppress(Exception):  # if it is needed, its name will be missed in the worker
-            pickled.append((pickle.dumps if plain else dumps_by_value)((name, spec)))
-    return pickled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -105,5 +106,8 @@ def final(rows: RowSlice, row: int, obs: Any, info: Any) -> dict[str, Any]:
         obs: The last observation as the env returned it; the row already holds it.
         info: The info of the last step.
     """
-    last = last_observation(rows.arena, row, rows.observation, flat=rows.flat)
+    if rows.flat:
+        last = last_observation(rows.arena, row, rows.observation, flat=True)
+    else:
+        last = deepcopy(obs)  # the env may reuse its buffer for the first observation of the next episode
     return {"final_obs": last, "final_info": keep(checked(info))}

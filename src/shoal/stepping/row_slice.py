@@ -26,7 +26,7 @@ class RowSlice:
         action: Layout of the actions.
         mode: When an env whose episode is over is reset.
         first_env: Index of the first env in the vec, for messages.
-        flat: Whether ``final_obs`` is a flat row instead of a value of the observation space.
+        flat: Whether ``final_obs`` is a flat row instead of a copy of the env's own value.
         progress: An array with one number: the index of the env whose code ran last. If this process dies or
             hangs, the parent process reads it to name the env.
     """

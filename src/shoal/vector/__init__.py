@@ -1,4 +1,4 @@
-"""Vector envs: many envs as one. `base` is the contract, the other public files are its backends."""
+"""Vector envs: many envs as one. `vec.py` has all verbs, `engine.py` the protocol of engines."""
 
 from shoal.making import make
 from shoal.vector.multiprocessing import Multiprocessing

@@ -1,4 +1,4 @@
-"""BatchView: the rows of a batch, as the caller gets observations from them and gives actions for them."""
+"""BatchView: the rows of a batch, with the observations for the caller and the actions from the caller."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class BatchView:
 
     Attributes:
         arena: The rows: a slice of the vec's arena, or an arena of copies.
-        mask: The rows that need an action.
+        mask: Which rows need an action.
         agents: The number of rows of an env.
-        blocks: The blocks whose rows these are, in the same order.
+        blocks: The blocks of these rows, in the same order.
         env_ids: The env of each row.
         agent_ids: The agent of each row.
-        where: The rows within the vec's arena: a slice, or an array if this view holds copies.
-        observe: Returns the observations in the form that the caller asked for.
-        transitions: Returns copies of rewards and flags, and counts steps.
-        actions: Checks actions and writes them into the rows.
+        where: The place of these rows in the vec's arena: a slice, or an array if this view holds copies.
+        observe: A function that returns the observations in the form that the caller asked for.
+        transitions: The object that copies rewards and flags, and counts and times steps.
+        actions: The object that checks actions and writes them into the rows.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BatchView:
         self.where: slice | NDArray[np.int64] = slice(None)
 
     def like(self, arena: Arena) -> BatchView:
-        """Make a view of other rows, in the same form."""
+        """Make a view of other rows with the same layouts and options."""
         made = BatchView(
             arena, self._observation, self._action, self.agents, flat=self._flat, copy=self._copy
         )
@@ -72,7 +72,7 @@ class BatchView:
         self.env_ids = self.actions.env_ids = env_ids
 
     def warn_if_outside(self, verb: str) -> bool:
-        """Warn if an observation that `verb` returned is outside its space; return whether one is."""
+        """Warn if an observation that `verb` returned is outside its space; return whether it warned."""
         return warn_if_outside(self._observation, self._columns, self.mask, self.env_ids, verb)
 
     def batch(
@@ -97,24 +97,24 @@ class BatchView:
 
 
 def _observer(layout: Layout, arena: Arena, *, flat: bool, copy: bool) -> Callable[[], Any]:
-    """Make a function that returns the observations of all rows, as they are when it is called."""
+    """Make a function that returns the current observations of all rows."""
     root, columns = layout.root, layout.columns(arena.observations, arena.observation_objects)
     plain = {field.kind for field in layout.fields} <= {Kind.ARRAY, Kind.SCALAR}
     if flat or (plain and isinstance(root, Leaf)):
         view = layout.flat(arena.observations) if flat else columns[0]
         return copier(view) if copy else lambda: view
     if copy:
-        # Each field is copied by itself, so that each array the caller keeps is contiguous.
+        # Each field is copied by itself, so that each array that the caller keeps is contiguous.
         copiers = [copier(column) for column in columns]
         return lambda: root.values([copied() for copied in copiers])
     if not plain:
         return lambda: root.values(columns)
     views = root.values(columns)
-    return lambda: _regathered(views)
+    return lambda: _copy_containers(views)
 
 
-def _regathered(views: Any) -> Any:
-    """Put the same views into new containers, which the caller may change."""
+def _copy_containers(views: Any) -> Any:
+    """Put the same views into new dicts and tuples, which the caller may change."""
     if type(views) is dict:
-        return {key: _regathered(view) for key, view in views.items()}
-    return tuple(map(_regathered, views)) if type(views) is tuple else views
+        return {key: _copy_containers(view) for key, view in views.items()}
+    return tuple(map(_copy_containers, views)) if type(views) is tuple else views

@@ -1,12 +1,12 @@
-"""Batches: which blocks an asynchronous vec hands out next, and the views of their rows.
+"""Batches: choose the blocks that an asynchronous vec returns next, and make the views of their rows.
 
-    held --(send)--> sent --(done, and its turn)--> received: held again
+    held by the caller --(send)--> sent to the engine --(receive)--> held by the caller
 
-"fifo" hands out blocks in the order in which they were sent: a fixed cycle, and the same run each time.
-"ready" hands out those that were done first. Done blocks queue, so a block waits only for those before it.
+The order "fifo" returns blocks in the order in which they were sent. This is a fixed cycle, so runs can be
+reproduced. The order "ready" returns the blocks that are done first; done blocks wait in a queue.
 
-Blocks that adjoin are a slice of the arena, which the caller sees without a copy. Other blocks are gathered
-into an arena of their own, and the actions given for them are scattered back.
+Adjoining blocks are a slice of the arena, which the caller sees without a copy. The rows of other blocks are
+gathered into a separate arena, and the actions for them are scattered back.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from shoal.rows.arena import Arena
 from shoal.vector.batch_view import BatchView
 from shoal.vector.engine import BlockRange, Engine
 
-MOST_SLICES = 64  # views of adjoining blocks that are kept; "fifo" has few, "ready" may have many
+MOST_SLICES = 64  # the number of views of adjoining blocks that are kept; "ready" may need many
 
 
 class Batches:
     """The blocks of an asynchronous vec.
 
     Args:
-        whole: The view of all rows of the vec.
+        all_rows: The view of all rows of the vec.
         blocks: The blocks of the vec, all of one size.
         per_batch: The number of blocks in a batch.
-        order: "fifo" or "ready".
+        order: The order in which blocks are returned: "fifo" or "ready".
 
     Attributes:
         per_batch: The number of blocks in a batch.
-        order: "fifo" or "ready".
+        order: The order in which blocks are returned: "fifo" or "ready".
         block_size: The number of envs in a block.
         sent: The blocks that the engine has, in the order in which they were sent.
-        held: The batches that the caller has, as blocks, the last one last.
+        held: The batches that the caller holds, as lists of blocks, in the order in which they were received.
         last: The view that was received last, if none of its blocks has been sent since.
-        verbs: The verb that each block was last sent for.
+        verbs: The last verb of each block: "reset" or "step".
     """
 
-    def __init__(self, whole: BatchView, blocks: Sequence[BlockRange], per_batch: int, order: str) -> None:
+    def __init__(self, all_rows: BatchView, blocks: Sequence[BlockRange], per_batch: int, order: str) -> None:
         sizes = {block.num_envs for block in blocks}
         if len(sizes) > 1:
             raise ArgumentError(
@@ -56,21 +56,21 @@ class Batches:
         self.sent: list[int] = []
         self.held: list[list[int]] = []
         self.last: BatchView | None = None
-        self._whole, agents = whole, whole.agents
+        self._all_rows, agents = all_rows, all_rows.agents
         self._rows = [np.arange(block.first_env * agents, block.last_env * agents) for block in blocks]
         self._env_ids = [rows // agents for rows in self._rows]
         self._block_of = np.repeat(np.arange(len(blocks)), self.block_size)
-        # Most spaces have no objects.
-        arena = whole.arena
+        # Most spaces have no objects; then copies of them are skipped.
+        arena = all_rows.arena
         self._has_objects = arena.observation_objects.shape[1] > 0, arena.action_objects.shape[1] > 0
         self._slices: dict[tuple[int, int], BatchView] = {}
         self._held_views: list[BatchView] = []
-        self._spare: list[BatchView] = []  # arenas of copies that can be used again
+        self._spare: list[BatchView] = []  # views with arenas of copies that can be used again
 
     # -- sending ---------------------------------------------------------------------------------------
 
     def to_send(self, env_ids: Any) -> BatchView:
-        """Find the rows that the caller gives actions for.
+        """Return the view of the rows that the caller gives actions for.
 
         Raises:
             NothingPending: If the caller holds no batch.
@@ -91,25 +91,25 @@ class Batches:
         return self._view_of(self._blocks_of(ids))
 
     def send(self, view: BatchView) -> None:
-        """Note that the blocks of a view are sent for a step, and put its actions where envs read them."""
+        """Mark the blocks of a view as sent for a step, and copy its actions to where envs read them."""
         if not isinstance(view.where, slice):
-            self._whole.arena.actions[view.where] = view.arena.actions
+            self._all_rows.arena.actions[view.where] = view.arena.actions
             if self._has_objects[1]:
-                self._whole.arena.action_objects[view.where] = view.arena.action_objects
-        self._leave(view.blocks, "step")
-        if view not in self._held_views:  # it was put together for this call only
+                self._all_rows.arena.action_objects[view.where] = view.arena.action_objects
+        self._mark_sent(view.blocks, "step")
+        if view not in self._held_views:  # it was made for this call only
             self._release(view)
 
     def send_reset(self, blocks: Sequence[int]) -> None:
-        """Note that these blocks, which the caller held, have been sent for a reset."""
-        self._leave(blocks, "reset")
+        """Mark these blocks, which the caller held, as sent for a reset."""
+        self._mark_sent(blocks, "reset")
 
     def restart(self) -> None:
-        """Note that all blocks have been sent for a reset, wherever they were."""
+        """Mark all blocks as sent for a reset, whether the caller held them or not."""
         self.sent, self.held = [], []
-        self._leave(range(len(self.verbs)), "reset")
+        self._mark_sent(range(len(self.verbs)), "reset")
 
-    def _leave(self, blocks: Sequence[int], verb: str) -> None:
+    def _mark_sent(self, blocks: Sequence[int], verb: str) -> None:
         for block in blocks:
             self.verbs[block] = verb
         self.sent.extend(blocks)
@@ -123,7 +123,7 @@ class Batches:
             self.last = None
 
     def _release(self, view: BatchView) -> None:
-        """Keep an arena of copies for the next batch that needs one."""
+        """Keep a view with an arena of copies for the next batch that needs one."""
         if not isinstance(view.where, slice) and view not in self._spare:
             self._spare.append(view)
 
@@ -131,7 +131,7 @@ class Batches:
         return {block for batch in self.held for block in batch}
 
     def _blocks_of(self, ids: NDArray[Any]) -> list[int]:
-        """Find the blocks whose rows have these env ids, one block after another."""
+        """Return the blocks whose rows have these env ids, in the same order."""
         blocks: list[int] = []
         at, held = 0, self._blocks_held()
         while at < ids.size and ids.ndim == 1 and ids.dtype.kind in "iu":
@@ -157,7 +157,9 @@ class Batches:
         return blocks
 
     def to_reset(self, chosen: NDArray[np.bool_]) -> list[int]:
-        """Find the held batches with these envs. Each batch is reset, and comes back, as a whole.
+        """Return the blocks of all held batches that have one of these envs.
+
+        Each of these batches is sent, and returns, with all of its blocks.
 
         Raises:
             ArgumentError: If the caller does not hold one of the envs.
@@ -176,7 +178,7 @@ class Batches:
         """Raise if fewer blocks have been sent than a batch has.
 
         Raises:
-            NothingPending: With what to do first.
+            NothingPending: If `recv` would wait for ever.
         """
         if len(self.sent) < self.per_batch:
             envs, wanted = len(self.sent) * self.block_size, self.per_batch * self.block_size
@@ -191,9 +193,9 @@ class Batches:
             batch = self.sent[: self.per_batch]
             engine.wait_for(batch)
         else:
-            batch = sorted(engine.wait_for_any(self.per_batch))  # in the order of rows, so that blocks adjoin
-        taken = set(batch)
-        self.sent = [block for block in self.sent if block not in taken]
+            batch = sorted(engine.wait_for_any(self.per_batch))  # sorted, so that more blocks adjoin
+        received = set(batch)
+        self.sent = [block for block in self.sent if block not in received]
         self.held.append(batch)
         self.last = self._view_of(batch)
         self._held_views.append(self.last)
@@ -202,14 +204,14 @@ class Batches:
     # -- views -----------------------------------------------------------------------------------------
 
     def _view_of(self, blocks: Sequence[int]) -> BatchView:
-        """Make the view of these blocks, in this order, with their rows as they are now."""
+        """Return the view of the current rows of these blocks, in this order."""
         first, last = blocks[0], blocks[-1]
         if list(blocks) == list(range(first, last + 1)):
             return self._slice_of(first, last)
         rows = np.concatenate([self._rows[block] for block in blocks])
         view = next((spare for spare in self._spare if len(spare.arena) == len(rows)), None)
         if view is None:
-            view = self._whole.like(self._whole.allocate(len(rows)))
+            view = self._all_rows.like(self._all_rows.allocate(len(rows)))
         else:
             self._spare.remove(view)
         view.show(blocks, np.concatenate([self._env_ids[block] for block in blocks]))
@@ -218,36 +220,40 @@ class Batches:
         return view
 
     def _slice_of(self, first: int, last: int) -> BatchView:
+        """Return the view of adjoining blocks, which shows a slice of the arena."""
         view = self._slices.get((first, last))
         if view is None:
             if len(self._slices) == MOST_SLICES:
                 self._slices.clear()
             rows = slice(int(self._rows[first][0]), int(self._rows[last][-1]) + 1)
-            view = self._slices[first, last] = self._whole.like(self._whole.arena.rows(rows.start, rows.stop))
+            view = self._slices[first, last] = self._all_rows.like(
+                self._all_rows.arena.rows(rows.start, rows.stop)
+            )
             blocks = range(first, last + 1)
             view.show(blocks, np.concatenate([self._env_ids[block] for block in blocks]))
             view.where = rows
         return view
 
     def refresh(self) -> None:
-        """Copy the rows of the held batches again, because they have changed."""
+        """Copy the rows of held batches again, because the arena has changed."""
         for view in self._held_views:
             self._gather(view)
 
     def _gather(self, view: BatchView) -> None:
+        """Copy the rows of a view from the arena of the vec, unless the view is a slice of it."""
         if isinstance(view.where, slice):
             return
         for column in fields(Arena):
             if column.name not in ("actions", "observation_objects", "action_objects"):
-                whole = getattr(self._whole.arena, column.name)
-                np.take(whole, view.where, axis=0, out=getattr(view.arena, column.name), mode="clip")
+                rows = getattr(self._all_rows.arena, column.name)
+                np.take(rows, view.where, axis=0, out=getattr(view.arena, column.name), mode="clip")
         if self._has_objects[0]:
-            view.arena.observation_objects[...] = self._whole.arena.observation_objects[view.where]
+            view.arena.observation_objects[...] = self._all_rows.arena.observation_objects[view.where]
 
     # -- snapshots -------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Return what a snapshot needs."""
+        """Return the state of the batches for a snapshot."""
         return {
             "sent": list(self.sent),
             "held": [list(batch) for batch in self.held],
@@ -266,4 +272,4 @@ class Batches:
         """Drop all references to the rows."""
         self.last = None
         self._held_views, self._spare, self._slices = [], [], {}
-        del self._whole
+        del self._all_rows

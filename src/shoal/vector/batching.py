@@ -1,4 +1,4 @@
-"""How many envs a batch has: the arguments that say so, checked together."""
+"""Batching: check the arguments that decide the size and order of batches."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from shoal.vector.options import creators_of
 
 @dataclass(frozen=True)
 class Batching:
-    """The creators of a vec, and how many of them make a batch.
+    """The creators of a vec, and the size and order of its batches.
 
     Attributes:
-        creators: All creators, those of surplus envs included.
-        batch_size: The number of creators whose envs make a batch.
+        creators: All creators, including those of surplus envs.
+        batch_size: The number of creators whose envs form a batch.
         order: The order of an asynchronous vec; None if the vec is synchronous.
     """
 
@@ -28,7 +28,7 @@ class Batching:
 
     @classmethod
     def all_of(cls, creators: list[Creator]) -> Batching:
-        """Let a batch be all envs."""
+        """Return the batching of a synchronous vec: a batch has all envs."""
         return cls(creators, len(creators), None)
 
     @classmethod
@@ -43,16 +43,16 @@ class Batching:
         *,
         parent_steps: bool,
     ) -> Batching:
-        """Check the arguments of a user.
+        """Return the batching that the arguments of a user ask for; see `shoal.Multiprocessing`.
 
         Raises:
-            ArgumentError: If something cannot work, or not together.
+            ArgumentError: If an argument is not valid, or cannot be combined with another.
         """
         creators = creators_of(env, num_envs)
         asked = len(creators)
-        if not _whole(surplus_envs) or surplus_envs < 0:
+        if not _is_integer(surplus_envs) or surplus_envs < 0:
             raise ArgumentError(f"surplus_envs: expected an integer from 0 on, got {surplus_envs!r}")
-        if batch_size is not None and (not _whole(batch_size) or not 1 <= batch_size <= asked):
+        if batch_size is not None and (not _is_integer(batch_size) or not 1 <= batch_size <= asked):
             raise ArgumentError(
                 f"batch_size: expected an integer from 1 to {asked}, the number of envs asked for, "
                 f"got {batch_size!r}"
@@ -67,13 +67,13 @@ class Batching:
                 "creators to the list instead, and pass batch_size"
             )
         batch = asked if batch_size is None else int(batch_size)
-        parts_only = batch < asked or surplus_envs > 0
-        if mode == "sync" and parts_only:
+        is_partial = batch < asked or surplus_envs > 0  # a batch has only some of the envs
+        if mode == "sync" and is_partial:
             raise ArgumentError(
                 "mode: a synchronous vec has all envs in a batch. Drop mode='sync', or batch_size and "
                 "surplus_envs"
             )
-        asynchronous = mode == "async" or parts_only
+        asynchronous = mode == "async" or is_partial
         if asynchronous and parent_steps:
             raise ArgumentError(
                 "parent_steps: cannot be combined with an asynchronous vec, where this process does not "
@@ -87,5 +87,5 @@ class Batching:
         return cls(creators + creators[:1] * int(surplus_envs), batch, order if asynchronous else None)
 
 
-def _whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""A warning for observations that lie outside their space."""
+"""Bounds: warn if observations are outside their space."""
 
 from __future__ import annotations
 
@@ -18,10 +18,17 @@ from shoal.stepping.env_faults import Guard
 def warn_if_outside(
     layout: Layout, columns: Columns, rows: NDArray[np.bool_], env_ids: NDArray[np.int64], verb: str
 ) -> bool:
-    """Warn of the first of these rows that lies outside its space. The values are left as they are.
+    """Warn about the first row whose observation is outside its space. Leave the values unchanged.
+
+    Args:
+        layout: The layout of the observations.
+        columns: The columns of the observations.
+        rows: Which rows to check.
+        env_ids: The env of each row.
+        verb: The verb that returned the observations, for the message.
 
     Returns:
-        Whether there was one.
+        Whether an observation is outside.
     """
     for index, field in enumerate(layout.fields):
         counted = layout.counts(index, columns) & rows
@@ -32,7 +39,7 @@ def warn_if_outside(
             continue
         else:
             column, (low, high) = columns[index], field.bounds()
-            # Asked this way, NaN is outside as well.
+            # This form counts NaN as outside.
             outside = ~((column >= low) & (column <= high)).reshape(len(rows), -1).all(1) & counted
         if outside.any():
             env = int(env_ids[outside.argmax()])
@@ -45,10 +52,10 @@ def warn_if_outside(
 
 
 def _is_outside(space: Space[Any], value: Any) -> bool:
-    """Whether a space says that a value is none of its own. One that does not answer says nothing."""
+    """Return whether a space does not contain a value. If `contains` raises, the answer is False."""
     try:
         with Guard("a space", "contains"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Gymnasium's spaces warn of what they cast
+            warnings.simplefilter("ignore")  # Gymnasium's spaces warn about values that they cast
             return not space.contains(value)
     except Exception:
         return False

@@ -1,11 +1,11 @@
-"""``backend="auto"``: Serial or Multiprocessing, by a measurement of a tenth of a second, or half a second.
+"""``backend="auto"``: measure which of Serial and Multiprocessing steps the envs faster.
 
-    one env: its time per step --> a step of all envs here, and in workers: rehearsed --> the shorter one
+    probe: time of one env per step --> rehearsal: time of all envs, here and in workers --> the shorter one
 
-One env is built in this process, stepped with random actions and closed again. Then the core rehearses a
-step of all envs with loops of that length, here and on threads that wait for each other as workers do
-(core/include/shoal/handshake/rehearsal.hpp). So the price of waiting, and other programs that want the
-cores, are measured and not guessed.
+The probe builds one env in this process, steps it with random actions and closes it. Then the core rehearses
+a step of all envs: it runs loops that take the measured time, in this thread and on threads that wait for
+each other as workers do (core/include/shoal/handshake/rehearsal.hpp). So the result includes the cost of
+waiting and the load of other programs. Both take a tenth of a second, or half a second if times are close.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from gymnasium import spaces
@@ -30,25 +30,30 @@ from shoal.adapters.single import Creator
 from shoal.cores import patience_with, usable_cores
 from shoal.processes.messages import dumps
 from shoal.processes.placement import split
+from shoal.stepping.block import build_envs, close_all
 from shoal.stepping.row_slice import Infos
-from shoal.vector.serial import Serial
+from shoal.vector.batch_view import BatchView
+from shoal.vector.engine import Reset
+from shoal.vector.options import VecOptions, seeds_of
+from shoal.vector.serial import serve
+from shoal.vector.spaces import batch
 
-MASK = "action_mask"  # the part of an observation, or of infos, that says what is allowed
-PROBE = 0.008  # seconds that one env is stepped, and at least one step
-REHEARSAL = 0.5  # seconds at most; about 0.05 where steps are short and the result is clear
-LONGEST_STEP = 30e6  # nanoseconds: a longer step of all envs is rehearsed as a part of it
-# Steps that outlast a time slice of the scheduler take less in processes than in the threads of a rehearsal,
-# beside other programs that want the cores: 0.65 to 0.95 was measured.
+MASK = "action_mask"  # the key, in an observation or an info, of the mask of allowed actions
+PROBE_SECONDS = 0.008  # seconds that the probe steps its env; it makes at least one step
+REHEARSAL_SECONDS = 0.5  # seconds at most; about 0.05 if steps are short and the result is clear
+LONGEST_STEP = 30e6  # nanoseconds; of a longer step of all envs, only a part is rehearsed
+# If steps are longer than a time slice of the scheduler and other programs use the cores, workers are faster
+# than the threads of a rehearsal: 0.65 to 0.95 of the rehearsed time was measured.
 TIME_SLICE = 4e6  # nanoseconds
-OUTLASTS = 0.85
-SAMPLE = 100  # infos that are pickled to know what one takes
-CHUNK = 50_000  # nanoseconds between two looks at the clock
-# Nanoseconds that this process takes for a step beside the envs: in Serial, with workers (8,000 on a quiet
-# machine, more after a pause), and for each worker whose envs give infos, which it sends in a message.
+LONG_STEP_FACTOR = 0.85
+SAMPLE = 100  # the number of infos that are pickled to measure the cost of one
+CHUNK = 50_000  # nanoseconds that the env is stepped, at least, between two reads of the clock
+# Nanoseconds per step that this process needs beside the envs: in Serial; with workers (8,000 on a quiet
+# machine, more after a pause); and for the message of each worker whose envs return infos.
 SERIAL = 2_000
 PARENT = 15_000
 MESSAGE = 30_000
-CLEARLY = 0.95  # of the time here: where both are about as fast, no process is the simpler choice
+CLEARLY = 0.95  # workers must take less than this part of the time, because no process is the simpler choice
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,8 @@ class Decision:
     """A backend, and why it was chosen.
 
     Attributes:
-        backend: "serial" or "multiprocessing".
-        reason: In a few words.
+        backend: The name of the backend: "serial" or "multiprocessing".
+        reason: The reason, in a few words.
     """
 
     backend: str
@@ -66,14 +71,14 @@ class Decision:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one step of what a creator makes (one env or a vector env), in nanoseconds.
+    """The cost of one step of a unit, in nanoseconds.
 
     Attributes:
-        working: Processor time.
-        waiting: Time spent waiting, for a sleep or a socket.
-        packing: Time to pickle what a worker sends: infos, and objects of spaces without bytes.
-        unpacking: Time to unpickle the same in this process.
-        sends: Share of the steps after which there is something to send.
+        working: The processor time.
+        waiting: The time spent waiting, for a sleep or a socket.
+        packing: The time to pickle what a worker sends: infos, and objects of spaces without bytes.
+        unpacking: The time to unpickle the same in this process.
+        sends: The share of steps after which a worker sends something, from 0 to 1.
     """
 
     working: float
@@ -84,14 +89,14 @@ class Cost:
 
 
 def choose(creators: list[Creator], mode: AutoresetMode) -> Decision:
-    """Measure which backend steps these envs faster. The first creator stands for all."""
+    """Measure which backend steps these envs faster. Only the env of the first creator is measured."""
     cores = usable_cores()
     sizes = split(len(creators), None, None, cores, parent_steps=False)
     try:
         cost = measure(creators[0], mode)
     except _CannotBeSent:
         return Decision("serial", "its infos or observations cannot be pickled")
-    except Exception as error:  # the vec will raise it again, in its time and with the env's number
+    except Exception as error:  # the vec will raise it again when a verb needs the env, with the env's number
         return Decision("multiprocessing", f"the probe failed with {type(error).__name__}")
     if cost.waiting > cost.working:
         return Decision("multiprocessing", f"an env waits for {duration(cost.waiting)} in each step")
@@ -106,17 +111,20 @@ def choose(creators: list[Creator], mode: AutoresetMode) -> Decision:
 
 
 def rehearse(cost: Cost, sizes: list[int], cores: int) -> tuple[float, float]:
-    """A step of all envs in this process and in workers, in nanoseconds.
+    """Measure a step of all envs in this process and in workers.
 
     Args:
-        cost: Of what one creator makes.
-        sizes: Creators of each worker.
-        cores: That this process may use.
+        cost: The cost of one step of a unit.
+        sizes: The number of units of each worker.
+        cores: The number of cores that this process may use.
+
+    Returns:
+        The nanoseconds of a step in this process, and of a step in workers.
     """
     from shoal._core._native import rehearse as rehearse_in_core
 
     count, in_worker = sum(sizes), cost.working + cost.packing
-    messages = sum(1 - (1 - cost.sends) ** size for size in sizes)  # in the mean
+    messages = sum(1 - (1 - cost.sends) ** size for size in sizes)  # per step, on average
     alone = SERIAL + count * cost.working
     parent = PARENT + MESSAGE * messages + count * cost.unpacking
     part = min(1.0, LONGEST_STEP / (in_worker * count))
@@ -125,109 +133,154 @@ def rehearse(cost: Cost, sizes: list[int], cores: int) -> tuple[float, float]:
         part * parent,
         [part * in_worker * size for size in sizes],
         *patience_with(len(sizes), cores),
-        REHEARSAL,
+        REHEARSAL_SECONDS,
     )
-    outlasts = OUTLASTS if found[1] > TIME_SLICE else 1.0
-    return found[0] / part, outlasts * found[1] / part
+    factor = LONG_STEP_FACTOR if found[1] > TIME_SLICE else 1.0
+    return found[0] / part, factor * found[1] / part
 
 
 def measure(creator: Creator, mode: AutoresetMode) -> Cost:
-    """Build what the creator makes, step it for some milliseconds with random actions, and close it."""
+    """Build a unit, measure the cost of its step for some milliseconds with random actions, and close it."""
     disabled = mode is AutoresetMode.DISABLED  # then finished envs are reset between two steps
-    with undisturbed(), Serial(creator, 1, autoreset_mode=mode, seed=0) as vec:
-        *_, infos = _timed(vec, 1, _reset(vec))  # the first step may import or compile something
+    with undisturbed(), Probe(creator, mode) as probe:
+        *_, infos = probe.step(1, probe.reset(seed=0))  # the first step may import or compile something
         working = passed = switches = steps = 0
-        given: list[Infos] = []  # all that are not empty
-        length, end = 1, time.perf_counter() + PROBE
+        given: list[Infos] = []  # the infos of each step that has some
+        length, end = 1, time.perf_counter() + PROBE_SECONDS
         while not steps or time.perf_counter() < end:
-            if disabled and not vec._mask.reshape(-1, vec.agents_per_env).any(1).all():
-                infos = _reset(vec)
-            worked, took, left, infos = _timed(vec, length, infos)
+            if disabled and probe.has_finished_env():
+                infos = probe.reset()
+            worked, took, left, infos = probe.step(length, infos)
             working, passed, switches = working + worked, passed + took, switches + left
             steps += length
             given += [each for each in infos if each]
-            if took < CHUNK and not disabled and _allowed(vec, infos) is None:
+            if took < CHUNK and not disabled and probe.allowed_actions(infos) is None:
                 length *= 2
-        sending = _sending(vec, given, steps)
-    # A thread that is preempted does not work either, but it does not leave its core of its own accord.
+        sending = _sending(given, probe.objects(), steps)
+    # A preempted thread does not work either, but it does not leave its core of its own accord.
     waiting = passed - working if switches >= steps / 2 else 0
     return Cost(max(1.0, working / steps), waiting / steps, *sending)
 
 
-def _reset(vec: Serial) -> list[Infos]:
-    """Reset the vec, and return what its infos say of allowed actions."""
-    _, infos = vec.reset()
-    return [[(row, {MASK: mask}) for row, mask in enumerate(infos[MASK])]] if MASK in infos else []
+class Probe:
+    """One unit in this process, stepped without the work of a vec, which is the same for any number of envs.
 
-
-def _timed(vec: Serial, steps: int, before: list[Infos]) -> tuple[int, int, int, list[Infos]]:
-    """Step the vec `steps` times with the same random actions; `before` are the infos of the steps before.
-
-    Returns:
-        Nanoseconds of this thread, those that passed, how often the thread left its core, and the infos.
+    Args:
+        creator: The creator of the unit.
+        mode: The autoreset mode of the vec.
     """
-    vec._whole.actions.write(_actions(vec, before), vec._mask)
-    left = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-    worked, passed = time.thread_time_ns(), time.perf_counter_ns()
-    # Not `step`: what that takes beside the envs is the same for any number of them.
-    infos = [vec._step_all() or [] for _ in range(steps)]
-    worked, passed = time.thread_time_ns() - worked, time.perf_counter_ns() - passed
-    return worked, passed, resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - left, infos
 
+    def __init__(self, creator: Creator, mode: AutoresetMode) -> None:
+        units = build_envs([creator])
+        try:
+            common, self._arena, self._engine = serve(units, VecOptions(autoreset_mode=mode))
+            self._num_envs, self._agents = common.num_envs, len(common.agents)
+            self._view = BatchView(
+                self._arena, common.observation, common.action, self._agents, flat=False, copy=True
+            )
+            self._observation_space = common.single_observation_space
+            self._action_space = self._view.actions.single_space
+            self._action_batch = batch(self._action_space, len(self._arena))
+            self._action_batch.seed(0)
+        except BaseException:
+            close_all(units)
+            raise
 
-def _actions(vec: Serial, infos: list[Infos]) -> Any:
-    """Draw random actions: allowed ones, if the env says by an ``action_mask`` which those are."""
-    allowed = _allowed(vec, infos)
-    if allowed is None:
-        return vec.action_space.sample()
-    return np.array([vec.single_action_space.sample(mask=mask) for mask in allowed])
+    def __enter__(self) -> Self:
+        return self
 
+    def __exit__(self, *exception: object) -> None:
+        errors = self._engine.close()
+        if errors:
+            raise errors[0]
 
-def _allowed(vec: Serial, infos: list[Infos]) -> list[NDArray[np.int8]] | None:
-    """The mask of each row, from observations or the last infos, if there is one for each."""
-    rows, space = vec.num_rows, vec.single_observation_space
-    if not isinstance(vec.single_action_space, spaces.Discrete):
-        return None
-    if isinstance(space, spaces.Dict) and MASK in space.spaces:
-        found = dict(enumerate(vec._observe()[MASK]))
-    else:
-        found = {row: info[MASK] for row, info in (infos[-1] if infos else []) if MASK in info}
-    masks = [(np.asarray(found[row]).reshape(-1) != 0).astype(np.int8) for row in range(rows) if row in found]
-    return masks if [mask.size for mask in masks] == [vec.single_action_space.n] * rows else None
+    def reset(self, seed: int | None = None) -> list[Infos]:
+        """Reset all envs and return their infos, in the form that `step` takes."""
+        seeds = seeds_of(seed, self._num_envs)
+        self._engine.begin_reset([0], Reset(np.ones(self._num_envs, np.bool_), seeds, None))
+        return [self._engine.take_infos([0])]
+
+    def step(self, steps: int, before: list[Infos]) -> tuple[int, int, int, list[Infos]]:
+        """Step all envs `steps` times with the same random actions.
+
+        Args:
+            steps: The number of steps.
+            before: The infos of the verb before.
+
+        Returns:
+            The nanoseconds that this thread worked, the nanoseconds that passed, how often the thread left
+            its core, and the infos of each step.
+        """
+        self._view.actions.write(self._random_actions(before), self._arena.mask)
+        step = self._engine.step_all
+        left = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        worked, passed = time.thread_time_ns(), time.perf_counter_ns()
+        infos = [step() for _ in range(steps)]
+        worked, passed = time.thread_time_ns() - worked, time.perf_counter_ns() - passed
+        return worked, passed, resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - left, infos
+
+    def has_finished_env(self) -> bool:
+        """Return whether an env needs a reset, because none of its agents needs an action."""
+        return not self._arena.mask.reshape(-1, self._agents).any(1).all()
+
+    def objects(self) -> list[NDArray[Any]]:
+        """Return the objects of observations and actions that a worker would send or receive in each step."""
+        both = self._arena.observation_objects, self._arena.action_objects
+        return [objects for objects in both if objects.size]
+
+    def _random_actions(self, infos: list[Infos]) -> Any:
+        """Draw random actions: allowed ones, if the env gives an ``action_mask``."""
+        allowed = self.allowed_actions(infos)
+        if allowed is None:
+            return self._action_batch.sample()
+        return np.array([self._action_space.sample(mask=mask) for mask in allowed])
+
+    def allowed_actions(self, infos: list[Infos]) -> list[NDArray[np.int8]] | None:
+        """Return the action mask of each row, from its observation or last info; None if a row has none."""
+        rows, space = len(self._arena), self._observation_space
+        if not isinstance(self._action_space, spaces.Discrete):
+            return None
+        if isinstance(space, spaces.Dict) and MASK in space.spaces:
+            found = dict(enumerate(self._view.observe()[MASK]))
+        else:
+            found = {row: info[MASK] for row, info in (infos[-1] if infos else []) if MASK in info}
+        known = (found[row] for row in range(rows) if row in found)
+        masks = [(np.asarray(mask).reshape(-1) != 0).astype(np.int8) for mask in known]
+        return masks if [mask.size for mask in masks] == [self._action_space.n] * rows else None
 
 
 class _CannotBeSent(Exception):
-    """What an env gives cannot be pickled, so that it cannot run in a worker."""
+    """An info or observation cannot be pickled, so the env cannot run in a worker."""
 
 
-def _sending(vec: Serial, infos: list[Infos], steps: int) -> tuple[float, float, float]:
-    """Nanoseconds a step to pickle what a worker would send and to unpickle it, and how often it would send.
+def _sending(infos: list[Infos], objects: list[NDArray[Any]], steps: int) -> tuple[float, float, float]:
+    """Measure the cost of sending the results of a step from a worker.
 
     Args:
-        vec: The vec that was stepped.
-        infos: Those of its steps that are not empty.
-        steps: How many steps it made.
+        infos: The infos of each step that has some.
+        objects: The objects that every step sends.
+        steps: The number of steps that were made.
+
+    Returns:
+        The nanoseconds per step to pickle, the nanoseconds per step to unpickle, and the share of steps after
+        which a worker sends something.
 
     Raises:
-        _CannotBeSent: If it cannot be pickled.
+        _CannotBeSent: If a value cannot be pickled.
     """
-    arena = vec._arena
-    objects = [
-        each for each in (arena.observation_objects, arena.action_objects) if each.size
-    ]  # of each step
     (packing, unpacking), (packing_objects, unpacking_objects) = _pickling(infos), _pickling(objects)
-    talking = len(infos) / steps
+    share = len(infos) / steps
     return (
-        packing * talking + packing_objects * len(objects),
-        unpacking * talking + unpacking_objects * len(objects),
-        1.0 if objects else talking,
+        packing * share + packing_objects * len(objects),
+        unpacking * share + unpacking_objects * len(objects),
+        1.0 if objects else share,
     )
 
 
-def _pickling(things: Sequence[Any]) -> tuple[float, float]:
-    """Nanoseconds to pickle one of these and to unpickle it, where a message holds many of them."""
-    sample = list(things[:: max(1, len(things) // SAMPLE)])
-    count = 1  # more of them each time, because one may be large
+def _pickling(values: Sequence[Any]) -> tuple[float, float]:
+    """Measure the nanoseconds to pickle and to unpickle one of these values, if a message holds many."""
+    sample = list(values[:: max(1, len(values) // SAMPLE)])
+    count = 1  # it grows, because a value may be large
     while sample:
         some = sample[:count]
         begun = time.thread_time_ns()
@@ -238,7 +291,7 @@ def _pickling(things: Sequence[Any]) -> tuple[float, float]:
         packed = time.thread_time_ns()
         pickle.loads(pickled)
         packing, unpacking = packed - begun, time.thread_time_ns() - packed
-        if count >= len(sample) or 4 * (packing + unpacking) > 1e9 * PROBE:
+        if count >= len(sample) or 4 * (packing + unpacking) > 1e9 * PROBE_SECONDS:
             return packing / len(some), unpacking / len(some)
         count *= 4
     return 0.0, 0.0
@@ -246,23 +299,23 @@ def _pickling(things: Sequence[Any]) -> tuple[float, float]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Leave the global random streams as they are, and warnings to the envs of the vec."""
-    ours, numpys = random.getstate(), np.random.get_state()  # noqa: NPY002 - what envs may still use
+    """Restore the global random streams at the end, and suppress warnings: the envs of the vec will warn."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - envs may still use it
     torch = sys.modules.get("torch")
-    torchs = None if torch is None else torch.get_rng_state()
+    torch_state = None if torch is None else torch.get_rng_state()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        random.setstate(ours)
-        np.random.set_state(numpys)  # noqa: NPY002
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
         if torch is not None:
-            torch.set_rng_state(torchs)
+            torch.set_rng_state(torch_state)
 
 
 def duration(nanoseconds: float) -> str:
-    """A time with its unit, to two or three digits."""
+    """Return a time with its unit, to two or three digits."""
     for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
         if nanoseconds >= size:
             return f"{nanoseconds / size:{'.0f' if nanoseconds >= 9.95 * size else '.2g'}} {unit}"

@@ -1,21 +1,21 @@
-"""Engine: where the envs of a vec run, behind one small protocol.
+"""Engine: the protocol of the part of a vec that runs the envs.
 
     vec.send --(actions in the arena)--> engine.begin_steps --> envs step, rows are written
     vec.recv <--(views of the rows)----- engine.wait_for <----- blocks are done
 
-The vec (`vec.py`) checks arguments, keeps the order of the verbs and hands out rows. Its engine moves the
-envs. An engine never sees actions or observations: they are in the arena, where envs and vec find them.
+The vec (`vec.py`) checks arguments and the order of the verbs, and returns rows. The engine moves the envs.
+It does not handle actions and observations: envs and vec read and write them in the arena.
 
-Envs are moved in blocks, the units that an engine can wait for. A synchronous vec always moves all blocks
-at once. An asynchronous one moves some while the caller has the others.
+An engine moves envs, and waits for them, in blocks. A synchronous vec always moves all blocks at once. An
+asynchronous vec moves some blocks while the caller holds the others.
 
     HELD --(begin_steps, begin_reset)--> MOVING --(all its envs are done)--> DONE --(wait_for)--> HELD
 
 Guarantees that an engine gives
   - The rows of a block change only while it is MOVING.
-  - If a verb raises, the vec counts as failed until `begin_reset` of all blocks, or `thaw`, whatever the
-    engine was doing. Both drop what is MOVING or DONE, and repair what can be repaired.
-  - `close` ends everything, in any state, and may be called twice.
+  - If a verb raises, the vec counts as failed until `begin_reset` of all blocks, or `thaw`. Both work in any
+    state of the engine: they drop blocks that are MOVING or DONE, and replace lost workers if possible.
+  - `close` may be called in any state, and twice. It ends everything.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BlockRange:
     Attributes:
         number: The block's number in the vec.
         first_env: The first env of the block.
-        last_env: One past the last env of the block.
+        last_env: The number after the last env of the block.
     """
 
     number: int
@@ -58,12 +58,12 @@ class BlockRange:
 
 @dataclass(frozen=True)
 class Reset:
-    """A reset as the caller asked for it.
+    """The reset that the caller asked for.
 
     Attributes:
-        chosen: For each env of the vec, whether it is reset. An engine that must reset more envs, because
-            their worker was lost, sets their entries too.
-        seeds: The seed of each env of the vec; None leaves the env's random stream where it is.
+        chosen: Whether to reset each env of the vec. An engine that must reset more envs, because their
+            worker was lost, sets their entries too.
+        seeds: The seed of each env of the vec; with None, the env continues its random stream.
         options: The options for `reset` of each env.
     """
 
@@ -73,7 +73,7 @@ class Reset:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all envs are reset: a new beginning."""
+        """Whether all envs are reset."""
         return bool(self.chosen.all())
 
 
@@ -89,7 +89,8 @@ class Engine(ABC):
     """Whether envs have no state before their first reset, so that they cannot be stepped."""
     fast_step: Callable[[Any], Any] | None = None
     """A function that checks actions, steps all blocks with them, and returns what `VectorEnv.step` returns.
-    It returns None if it cannot take these actions, and False if an env raised. None: no fast path."""
+    It returns None if it does not accept these actions, and False if an env raised. The attribute is None if
+    the engine has no fast path."""
 
     def fast_step_error(self) -> Exception:
         """Make the error of a `fast_step` that returned False."""
@@ -98,13 +99,13 @@ class Engine(ABC):
     # -- moving ----------------------------------------------------------------------------------------
 
     def check(self, reset: Reset) -> None:  # noqa: B027 - optional
-        """Raise if the envs cannot take this reset; nothing has moved yet."""
+        """Raise if the envs do not accept this reset. No env has moved yet."""
 
     @abstractmethod
     def begin_reset(self, blocks: Sequence[int], reset: Reset) -> None:
         """Begin to reset the chosen envs of these blocks.
 
-        If the blocks are all blocks of the vec, drop whatever is under way before.
+        If these are all blocks of the vec, first drop the verbs that are under way.
         """
 
     @abstractmethod
@@ -112,17 +113,18 @@ class Engine(ABC):
         """Begin to step all envs of these blocks with the actions in the arena."""
 
     def step_all(self) -> Infos | None:
-        """Begin a step of all blocks, for a synchronous vec.
+        """Begin a step of all blocks of a synchronous vec.
 
         Returns:
-            The infos if the step is over already. None if `wait_for` and `take_infos` are to follow.
+            The infos if the step is over when this returns. None if the vec must call `wait_for` and
+            `take_infos`.
         """
         self.begin_steps(range(len(self.blocks)))
         return None
 
     @abstractmethod
     def wait_for(self, blocks: Sequence[int]) -> None:
-        """Wait until these blocks are done. They are the caller's then.
+        """Wait until these blocks are done. Then the caller holds them.
 
         Raises:
             Exception: The error of an env, or of the worker that holds it.
@@ -130,15 +132,15 @@ class Engine(ABC):
 
     @abstractmethod
     def wait_for_any(self, count: int) -> list[int]:
-        """Wait until `count` blocks are done, and return the first ones. They are the caller's then."""
+        """Wait until `count` blocks are done, and return the first ones. Then the caller holds them."""
 
     @abstractmethod
     def take_infos(self, blocks: Sequence[int]) -> Infos:
-        """Return the infos of blocks that are the caller's, with rows counted through these blocks."""
+        """Return the infos of blocks that the caller holds. Rows are counted from the first of them."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Wait until no block is MOVING. What is DONE stays to be waited for."""
+        """Wait until no block is MOVING. Blocks that are DONE stay so until the vec waits for them."""
 
     # -- access to the envs ----------------------------------------------------------------------------
 
@@ -156,14 +158,14 @@ class Engine(ABC):
 
     @abstractmethod
     def freeze(self) -> Any:
-        """Return the state of all envs in a form that can be pickled. No block is MOVING."""
+        """Return the state of all envs in a form that can be pickled, while no block is MOVING."""
 
     @abstractmethod
     def thaw(self, state: Any) -> None:
-        """Continue from what `freeze` returned. Drop whatever is under way before."""
+        """Drop the verbs that are under way, and continue from a state that `freeze` returned."""
 
     def kind(self) -> dict[str, Any]:
-        """Return what two engines must have in common to exchange a frozen state, by a name for messages."""
+        """Return the properties in which two engines must agree to exchange a frozen state, by name."""
         return {}
 
     # -- life ------------------------------------------------------------------------------------------
@@ -172,16 +174,16 @@ class Engine(ABC):
         """Raise if this process cannot use the engine, because it is a fork of the process that made it."""
 
     def interrupt(self) -> None:  # noqa: B027 - optional
-        """Make the verb that is under way, in this thread or another, end soon: the vec is closed."""
+        """Make the verb that is under way, in this thread or another, end soon, because the vec is closed."""
 
     @abstractmethod
     def close(self) -> list[Exception]:
-        """Close all envs and end all workers or threads; return what went wrong in the envs."""
+        """Close all envs and end all workers or threads; return the errors of the envs."""
 
     def figures(self) -> dict[str, float]:
         """Return counts and times of the workers, by the names of `shoal.vector.statistics.report`."""
         return {}
 
     def counts(self) -> dict[str, Any]:
-        """Return what `repr` of the vec shows, by the names of the arguments."""
+        """Return the counts that `repr` of the vec shows, by the names of the arguments."""
         return {}

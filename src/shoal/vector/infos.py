@@ -1,9 +1,13 @@
-"""Infos of single rows <-> Gymnasium's dict of arrays.
+"""Infos: merge the infos of rows into Gymnasium's dict of arrays, and split it again.
 
-The rule for the array of a key: the values of this batch decide. All numbers: an array of the smallest
-dtype that holds each of them exactly. All arrays of one shape: stacked. Dicts: merged key by key. Anything
-else, or a mixture: an object array with each value as it was. ``_key`` says which rows have the key; the
-others hold 0 or None.
+The values of a key in this batch decide which array the key gets:
+
+- Numbers become an array of the smallest dtype that holds each of them exactly.
+- Arrays of one shape are stacked.
+- Dicts are merged key by key.
+- Other values, and values of different kinds, become an object array that holds each value unchanged.
+
+The array ``_key`` says which rows have the key. The other rows hold 0 or None.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ def merge_infos(pairs: Iterable[tuple[int, dict[str, Any]]], num_rows: int) -> d
             if values is None:
                 values = found[key] = {}
             elif row in values and isinstance(value, dict) and isinstance(values[row], dict):
-                value = {**values[row], **value}  # said twice, by a step and the reset that followed it
+                value = {**values[row], **value}  # a step and the reset that followed it both gave the key
             values[row] = value
     merged: dict[str, Any] = {}
     for key, values in found.items():
@@ -35,15 +39,16 @@ def merge_infos(pairs: Iterable[tuple[int, dict[str, Any]]], num_rows: int) -> d
         if len(values) < num_rows:
             mask[:] = False
             mask[list(values)] = True
-        # A caller looks into final_obs row by row, so it is never stacked.
+        # Callers read final_obs row by row, so it is never stacked.
         merged[key] = _objects(values, num_rows) if key == "final_obs" else _merge(values, num_rows)
         merged[f"_{key}"] = mask
     return merged
 
 
 def _merge(values: dict[int, Any], num_rows: int) -> Any:
+    """Merge the values of one key, by row, into an array or a dict of arrays."""
     kinds = set(map(type, values.values()))
-    if len(kinds) == 1 and kinds <= _NUMBERS:  # by far the most common, and never inexact
+    if len(kinds) == 1 and kinds <= _NUMBERS:  # the most common case, and always exact
         with suppress(OverflowError):  # an int beyond 64 bits
             (kind,) = kinds
             rows, numbers = list(values), list(values.values())
@@ -64,7 +69,7 @@ def _merge(values: dict[int, Any], num_rows: int) -> Any:
 
 
 def _common(values: dict[int, Any]) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
-    """The dtype and shape that hold every value exactly; no dtype if there are none."""
+    """Return the dtype and shape that hold every value exactly; the dtype is None if there is none."""
     dtypes, shapes = set(), set()
     for value in values.values():
         if isinstance(value, np.ndarray):
@@ -88,7 +93,7 @@ def _common(values: dict[int, Any]) -> tuple[np.dtype[Any] | None, tuple[int, ..
 
 
 def _fits(value: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether an integer, or each of an array of them, keeps its value in this dtype."""
+    """Return whether an integer, or every integer of an array, keeps its value in this dtype."""
     if dtype.kind != "f":
         return type(value) is not int or -(2**63) <= value < 2**63
     integers = type(value) is int or getattr(value, "dtype", dtype).kind in "iu"
@@ -96,7 +101,8 @@ def _fits(value: Any, dtype: np.dtype[Any]) -> bool:
 
 
 def _same_kind(each: np.dtype[Any], common: np.dtype[Any]) -> bool:
-    # A bool turned into a number, or a large integer into a float, would not be what the env said.
+    """Return whether values of a dtype may be converted into the common one."""
+    # A bool must not become a number, nor a large integer a float: that would change the env's value.
     if each == common:
         return True
     if each.kind == "b" or common.kind not in "iufc":
@@ -105,15 +111,16 @@ def _same_kind(each: np.dtype[Any], common: np.dtype[Any]) -> bool:
 
 
 def _objects(values: dict[int, Any], num_rows: int) -> NDArray[Any]:
+    """Return an object array that holds each value at its row, and None at other rows."""
     array = np.full(num_rows, None, dtype=object)
     for row, value in values.items():
-        # Copied, because an env may go on writing into an array that it put into an info.
+        # Arrays are copied, because an env may reuse an array that it put into an info.
         array[row] = value.copy() if isinstance(value, np.ndarray) else value
     return array
 
 
 def split_infos(infos: dict[str, Any], num_rows: int) -> list[tuple[int, dict[str, Any]]]:
-    """The inverse of `merge_infos`: the rows that have an info, each with its own."""
+    """Split a dict of arrays into (row, info) pairs, for rows that have an info: undo `merge_infos`."""
     rows: list[dict[str, Any]] = [{} for _ in range(num_rows)]
     for key, values in infos.items():
         mask = infos.get(f"_{key}")
@@ -121,14 +128,13 @@ def split_infos(infos: dict[str, Any], num_rows: int) -> list[tuple[int, dict[st
             continue
         if isinstance(values, dict):
             parts = dict(split_infos(values, num_rows))
-            has = range(num_rows) if mask is None else np.flatnonzero(mask)
-            for row in has:
+            for row in range(num_rows) if mask is None else np.flatnonzero(mask):
                 rows[row][key] = parts.get(int(row), {})
         elif isinstance(values, (np.ndarray, list, tuple)) and len(values) == num_rows:
             if isinstance(values, np.ndarray) and values.dtype == np.bool_ and values.ndim == 1:
-                values = values.tolist()  # Python's own, which are merged as bools again
+                values = values.tolist()  # Python's own bools, which `merge_infos` merges as bools again
             for row in range(num_rows) if mask is None else np.flatnonzero(mask):
                 rows[row][key] = values[row]
-        else:  # an info about the whole vector env stands at its first row
+        else:  # an info about the whole vector env goes to its first row
             rows[0][key] = values
     return [(row, info) for row, info in enumerate(rows) if info]

@@ -1,8 +1,9 @@
-"""Life: how a vec is closed, whenever and from wherever, and why a verb cannot begin.
+"""Life: which verb of a vec has the turn (see `turns.py`), and how the vec is closed.
 
 Guarantees
   - `close` may be called twice, in any state, by another thread, a signal handler or an env.
-  - A verb that is under way then raises `Closed`, and closes the rest itself: it can use all until its end.
+  - If a verb is under way, `close` leaves the engine and the rows to it. The verb closes them at its end and
+    raises `Closed`.
 """
 
 from __future__ import annotations
@@ -14,27 +15,29 @@ from typing import Any, Self
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from numpy.typing import NDArray
 
+from shoal.caller_warning import warn_caller
 from shoal.errors import AlreadyPending, CallError, Closed, SnapshotError, WorkerError
+from shoal.stepping.env_faults import summary_of
 from shoal.vector.engine import Engine
 from shoal.vector.turns import has_turn_here
 
-PATIENCE = 1.0  # seconds for a verb in another thread to end, once the vec is closed
+PATIENCE = 1.0  # seconds that `close` waits for a verb of another thread to end
 
 
 class Life(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
-    """The life of a vec, from its first verb to its end.
+    """A vec that can be closed, and whose verbs take turns.
 
     Args:
-        engine: Where the envs run.
+        engine: The engine that runs the envs.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._pending = "reset"  # the verb that moves the envs, or did so last
+        self._pending = "reset"  # the verb that moves the envs, or moved them last
         self._moving = False  # whether a verb has the turn
-        self._closed = False  # whether no verb begins any more
-        self._rest = False  # whether a closed vec is still to be taken apart
-        self._closing = False  # whether `close` is at work, or has done all of it
+        self._closed = False  # whether `close` was called, so that no verb may begin
+        self._must_release = False  # whether the engine and the rows of a closed vec are still to be released
+        self._closing = False  # whether a call of `close` is running, or one has succeeded
 
     def _release_arena(self) -> None:
         """Drop all references to the rows."""
@@ -45,85 +48,115 @@ class Life(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             raise Closed("the vec has been closed: make a new one")
 
     def _refusal(self, verb: str) -> CallError:
-        """Make the error of a verb that has not got the turn."""
+        """Make the error of a verb that did not get the turn."""
         self._check_open()
         self._engine.check_owner()
         problem = f"the envs are moving: {verb}() was called by an env, or by another thread"
         return AlreadyPending(f"{problem}. Call it when their {self._pending} is over.", verb)
 
-    def close(self, **kwargs: Any) -> None:
-        """Close every env and release everything. May be called twice and in any state.
+    def _end_turn(self, error: BaseException | None = None) -> None:
+        """End the turn of a verb that raised, or whose vec was closed meanwhile.
 
-        A verb that is under way raises `Closed`: one of another thread, or one of this thread that a signal
-        handler or an env interrupts by this call. Envs in this process are closed when that verb ends;
-        workers are killed then, without a `close` of their envs.
+        Args:
+            error: The exception that the verb raised, if it did.
+
+        Raises:
+            Closed: If the vec was closed, unless an env or a signal handler raised.
         """
-        if "_closing" not in self.__dict__:  # it could not be made
+        self._moving = False
+        if self._closed:
+            for failure in self._release_all():
+                warn_caller(f"in close(): {summary_of(failure)}")
+            if error is None or _is_ours(error):
+                raise Closed("the vec was closed while its envs were moving") from error
+
+    def close(self, **kwargs: Any) -> None:
+        """Close all envs and release everything. This may be called twice and in any state.
+
+        A verb that is under way raises `Closed`. It may run in another thread, or in this thread if a signal
+        handler or an env calls `close`. Then envs in this process are closed when the verb ends, and workers
+        are killed without a `close` of their envs.
+        """
+        if "_closing" not in self.__dict__:  # the constructor raised
             return
-        working = True
+        taken = True
         try:
-            working, self._closing = self._closing, True
-            if working or self.closed:
+            taken, self._closing = self._closing, True
+            if taken or self.closed:
                 return
-            self._rest = True
+            self._must_release = True
             moving, self._closed = self._moving, True
-            if moving and self._is_usable_here():
+            if moving and self._is_owner():
                 self._engine.interrupt()
                 if not has_turn_here(self):
                     self._await_closed()
                 return
-            errors = self._close_rest()
-        except BaseException:  # Ctrl-C, say: another close() goes on with it
-            if not working:
+            errors = self._release_all()
+        except BaseException:  # such as Ctrl-C: another close() continues
+            if not taken:
                 self._closing = False
             raise
         if errors:
             raise errors[0]
 
-    def _is_usable_here(self) -> bool:
+    def _is_owner(self) -> bool:
+        """Return whether this process may use the engine."""
         try:
             self._engine.check_owner()
         except WorkerError:
             return False
         return True
 
-    def _close_rest(self) -> list[Exception]:
-        """Close all that is left: by `close`, or by the verb that it found under way."""
-        rest, self._rest = self._rest, False
-        if not rest:
+    def _release_all(self) -> list[Exception]:
+        """Close the engine and release the rows, if that is not done; return the errors of envs.
+
+        `close` calls this, or the verb that was under way.
+        """
+        must_release, self._must_release = self._must_release, False
+        if not must_release:
             return []
         try:
             errors = self._engine.close()
             self._release_arena()
-        except BaseException:  # Ctrl-C, say: another close() goes on with it
-            self._rest, self._closing = True, False
+        except BaseException:  # such as Ctrl-C: another close() continues
+            self._must_release, self._closing = True, False
             raise
         self.closed = True
         return errors
 
     def _await_closed(self) -> None:
-        """Give the verb of another thread a moment to end and to close the rest. It may do so later."""
+        """Wait a moment for the verb of another thread to end and release everything. It may end later."""
         end = time.monotonic() + PATIENCE
         while not self.closed and time.monotonic() < end:
             time.sleep(0.0005)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Do what `close` does; Gymnasium's wrappers call it."""
+        """Close the vec; Gymnasium's wrappers call this."""
         self.close(**kwargs)
 
     def __enter__(self) -> Self:
-        """``with shoal.Serial(...) as vec:`` closes it at the end."""
+        """Return the vec; ``with shoal.Serial(...) as vec:`` closes it at the end."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Close."""
+        """Close the vec."""
         self.close()
 
     def __del__(self) -> None:
-        """Close a vec that was forgotten. There is no caller that an error could reach."""
+        """Close the vec if the user did not. Errors are dropped, because no caller could catch them."""
         with suppress(Exception):
             self.close()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """A vec owns memory and envs that a copy would not: it has snapshots instead."""
+        """Refuse to pickle or copy the vec, because a copy would not own its memory and envs."""
         raise SnapshotError("a vec cannot be pickled or copied: use snapshot() and restore()")
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Return whether an error arose in Shoal's own code, where `close` may have caused it."""
+    last = error.__traceback__
+    if not isinstance(error, Exception) or isinstance(error, Closed) or last is None:
+        return False
+    while last.tb_next is not None:
+        last = last.tb_next
+    return bool(last.tb_frame.f_globals.get("__name__", "").startswith("shoal."))

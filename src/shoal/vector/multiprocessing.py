@@ -1,4 +1,4 @@
-"""Multiprocessing: envs in worker processes, rows in memory that all of them share."""
+"""Multiprocessing: envs in worker processes, rows in shared memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from shoal.vector.options import VecOptions, autoreset
 from shoal.vector.spaces import ObservationMode, UnitFacts, VecSpaces, combine
 from shoal.vector.vec import VectorEnv
 
-if TYPE_CHECKING:  # they need the compiled core
+if TYPE_CHECKING:  # these modules need the compiled core
     from shoal.processes.engine import ProcessEngine
     from shoal.processes.restarts import Restarts
     from shoal.processes.workers import Workers
@@ -35,38 +35,42 @@ if TYPE_CHECKING:  # they need the compiled core
 class Multiprocessing(VectorEnv):
     """Many envs on many cores, behind the same contract as `shoal.Serial` and with the same trajectories.
 
-    Each worker process owns a run of neighbouring envs and writes their rows into memory that it shares with
-    this process. A step passes no message: a counter goes up, the workers step, their counters follow.
+    Each worker process holds neighbouring envs and writes their rows into memory that it shares with this
+    process. A step sends no message: this process increments a counter, the workers step, and each of them
+    increments its own counter.
 
     Args:
-        env: As for `shoal.Serial`. Lambdas, local classes and ids that only this process has registered work.
-        num_envs: How often to call a single creator.
-        num_workers: Worker processes; by default one for each core this process may use.
-        envs_per_worker: Creators per worker, instead of `num_workers`.
-        autoreset_mode: As for `shoal.Serial`, and so are `flat`, `copy`, `seed`, `episode_stats`,
-            `observation_mode` and `rows_as_envs`.
+        env: A creator or a list of creators; see `shoal.Serial`. Lambdas, local classes and ids that are
+            registered only in this process work too.
+        num_envs: How often to call the creator, if `env` is one creator.
+        num_workers: The number of worker processes; by default one for each core that this process may use.
+        envs_per_worker: The number of creators per worker, instead of `num_workers`.
+        autoreset_mode: See `shoal.Serial`.
         flat: See `shoal.Serial`.
         copy: See `shoal.Serial`.
         seed: See `shoal.Serial`.
         episode_stats: See `shoal.Serial`.
         observation_mode: See `shoal.Serial`.
         rows_as_envs: See `shoal.Serial`.
-        timeout: Seconds for any one wait for the workers, their start included; then `WorkerTimeout` is
-            raised. None waits for ever.
-        on_error: ``"raise"``, or ``"restart"``: a worker whose env raises, hangs beyond `timeout` or dies is
-            replaced, its rows are reported as truncated and in ``infos["restarted"]``, and a `RestartWarning`
-            says why. This costs a copy of all rows at every step.
+        timeout: The longest wait for workers, in seconds, including their start. After it, `WorkerTimeout` is
+            raised. With None, this process waits without a limit.
+        on_error: ``"raise"`` or ``"restart"``. With ``"restart"``, a worker that dies, or whose env raises or
+            hangs beyond `timeout`, is replaced. Its rows are reported as truncated and in
+            ``infos["restarted"]``, and a `RestartWarning` gives the reason. This costs a copy of all rows at
+            every step.
         start_method: ``"forkserver"`` (default), ``"fork"`` or ``"spawn"``. Scripts need no
             ``if __name__ == "__main__"``.
-        parent_steps: This process steps a share of the envs itself instead of waiting, which is fastest where
-            there are few cores. Nothing can be done about an env that hangs or crashes natively in that
-            share, so it cannot be combined with `timeout` or ``on_error="restart"``.
-        batch_size: Envs in a batch, counted as `num_envs` are. With less than all of them the vec is
-            asynchronous: `recv` returns a batch while the other envs go on, `send` takes actions for it.
-        surplus_envs: Envs beside `num_envs`, so that batches of `num_envs` need not wait for the slowest.
-        mode: ``"sync"`` or ``"async"``; by default what the two before say.
-        order: Of an asynchronous vec: ``"fifo"`` returns envs in the order in which they were sent, a fixed
-            cycle that reproduces itself; ``"ready"`` those that have finished first.
+        parent_steps: Whether this process steps a share of the envs itself instead of waiting. This is
+            fastest on few cores. An env of this share that hangs or crashes cannot be replaced, so
+            `timeout` and ``on_error="restart"`` cannot be combined with it.
+        batch_size: The number of envs in a batch, counted as for `num_envs`. If it is less than all envs, the
+            vec is asynchronous: `recv` returns a batch while the other envs step, and `send` takes actions
+            for the batch.
+        surplus_envs: The number of additional envs, so that batches of `num_envs` envs do not wait for the
+            slowest env.
+        mode: ``"sync"`` or ``"async"``; by default `batch_size` and `surplus_envs` decide.
+        order: The order of an asynchronous vec. ``"fifo"`` returns envs in the order in which they were sent:
+            a fixed cycle, so runs can be reproduced. ``"ready"`` returns the envs that finished first.
 
     Example:
         >>> import gymnasium, shoal
@@ -81,7 +85,7 @@ class Multiprocessing(VectorEnv):
 
     @staticmethod
     def is_available() -> bool:
-        """Whether there is what it needs: Linux, and the compiled core."""
+        """Return whether this backend can run: it needs Linux and the compiled core."""
         return sys.platform == "linux" and _core.NAME == "native"
 
     def __init__(
@@ -127,7 +131,7 @@ class Multiprocessing(VectorEnv):
         placement = place(batching, num_workers, envs_per_worker, usable_cores(), parent_steps=parent_steps)
         self.env_fns, self.num_workers = batching.creators, placement.num_workers
         self.parent_steps = parent_steps
-        with ExitStack() as undo:  # unless all of it works
+        with ExitStack() as undo:  # its callbacks run only if a line below raises
             own = build_envs(self.env_fns[: placement.own])
             undo.callback(close_all, own)
             units = [placement.of_worker(worker) for worker in range(placement.num_workers)]
@@ -140,18 +144,18 @@ class Multiprocessing(VectorEnv):
             undo.callback(engine.close)
             super().__init__(spaces, arena, engine, options, batching)
             if spaces.action.num_objects:
-                self._whole.actions.dumps = workers.dumps
-                self._whole.actions.own_rows = engine.blocks[0].first_env * self.agents_per_env
+                self._all_rows.actions.dumps = workers.dumps
+                self._all_rows.actions.own_rows = engine.blocks[0].first_env * self.agents_per_env
             undo.pop_all()
-        _remember(self)
+        _close_at_exit(self)
 
 
 def _facts(own: Sequence[Unit], units: list[list[int]], theirs: list[list[UnitFacts]]) -> list[UnitFacts]:
-    """Return what each creator made, in order: in this process, and in the workers."""
+    """Return the facts of all units, in order: of those in this process and of those in workers."""
     with Guard("a space or a property of an env"):
         facts = {number: UnitFacts.of(unit, names_of(unit)) for number, unit in enumerate(own)}
-    for numbers, told in zip(units, theirs, strict=True):
-        facts.update(zip(numbers, told, strict=True))
+    for numbers, of_worker in zip(units, theirs, strict=True):
+        facts.update(zip(numbers, of_worker, strict=True))
     return [facts[number] for number in range(len(facts))]
 
 
@@ -164,7 +168,7 @@ def _share_out(
     batching: Batching,
     restarts: bool,
 ) -> tuple[VecSpaces, Arena, ProcessEngine]:
-    """Lay out the shared memory, tell every worker its share of it, and make the engine."""
+    """Lay out the shared memory, assign each worker its share of it, and make the engine."""
     from shoal.processes.blocks import Blocks
     from shoal.processes.calls import Calls
     from shoal.processes.engine import ProcessEngine
@@ -225,20 +229,20 @@ def _share_out(
 _open: weakref.WeakSet[Multiprocessing] = weakref.WeakSet()
 
 
-def _remember(vec: Multiprocessing) -> None:
-    """Close the vec at exit, if it has not been closed by then."""
-    atexit.unregister(_close_what_is_open)
-    atexit.register(_close_what_is_open)  # after that of the launcher, so that it runs before it
+def _close_at_exit(vec: Multiprocessing) -> None:
+    """Close the vec at exit, if it is not closed by then."""
+    atexit.unregister(_close_open_vecs)
+    atexit.register(_close_open_vecs)  # registered after the launcher's function, so that it runs before that
     _open.add(vec)
 
 
-def _close_what_is_open() -> None:
+def _close_open_vecs() -> None:
     for vec in list(_open):
-        vec.__del__()  # there is no caller that an error could reach
+        vec.__del__()  # drops errors, because no caller could catch them
 
 
 def _check_faults(timeout: Any, on_error: Any, parent_steps: bool) -> bool:
-    """Check what to do about faults; return whether lost workers are replaced."""
+    """Check the arguments for faults of workers; return whether lost workers are replaced."""
     if timeout is not None and not (isinstance(timeout, (int, float)) and 0.0 < timeout < math.inf):
         raise ArgumentError(f"timeout: expected a positive number of seconds or None, got {timeout!r}")
     if on_error not in ("raise", "restart"):

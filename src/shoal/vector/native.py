@@ -1,4 +1,4 @@
-"""Native: compiled envs, stepped in place by threads of this process."""
+"""Native: compiled envs that threads of this process step in place."""
 
 from __future__ import annotations
 
@@ -27,45 +27,45 @@ from shoal.vector.spaces import UnitFacts, combine
 from shoal.vector.turns import verb
 from shoal.vector.vec import VectorEnv
 
-# Their threads do not follow into a process that is forked.
+# All vecs that exist. A forked child does not have their threads, and the fast path does not check for that.
 _made: weakref.WeakSet[Native] = weakref.WeakSet()
 
 
-def _disable_fast_path() -> None:
+def _disable_fast_steps() -> None:
     for vec in _made:
-        vec._fast_step = None  # the normal path raises the error
+        vec.disable_fast_step()
 
 
-os.register_at_fork(after_in_child=_disable_fast_path)
+os.register_at_fork(after_in_child=_disable_fast_steps)
 
 
 class Native(VectorEnv):
     """Many compiled envs, behind the same contract as `shoal.Serial`.
 
-    With ``copy=False`` nothing is copied and nothing allocated: rewards and flags are views too, valid until
-    the next step.
+    With ``copy=False`` a step copies and allocates nothing: rewards and flags are views too, which are valid
+    until the next step.
 
     Args:
-        env: A `shoal.NativeEnv` class, or a list with one for each env: the same class, or
+        env: A `shoal.NativeEnv` class, or a list with one entry for each env. An entry is the same class, or
             ``functools.partial`` of it with other parameters.
-        num_envs: How many, of one class.
-        env_kwargs: Values for its constants and parameters; a parameter may have an array with one for each
-            env.
-        num_workers: Threads, this one counted; by default one for each core this process may use.
-        render_mode: ``"rgb_array"`` if `render` is to give frames.
+        num_envs: The number of envs, if `env` is one class.
+        env_kwargs: The values of constants and parameters of the class. The value of a parameter may be an
+            array with one entry for each env.
+        num_workers: The number of threads, including the caller's; by default one for each core that this
+            process may use.
+        render_mode: ``"rgb_array"`` if `render` is to return frames.
         debug: Run the env's functions uncompiled, so that breakpoints and prints work in them.
-        check: Compile them so that an index outside of its array raises a `shoal.errors.NativeError` with the
-            line, instead of reading or writing elsewhere. ``SHOAL_NATIVE_CHECK=1`` in the environment does so
-            for all.
-        autoreset_mode: As for `shoal.Serial`, and so are `flat`, `copy`, `seed`, `episode_stats` and
-            `rows_as_envs`.
+        check: Compile the env's functions so that an index outside its array raises a
+            `shoal.errors.NativeError` with the line, instead of reading or writing other memory.
+            ``SHOAL_NATIVE_CHECK=1`` in the environment does so for all vecs.
+        autoreset_mode: See `shoal.Serial`.
         flat: See `shoal.Serial`.
         copy: See `shoal.Serial`.
         seed: See `shoal.Serial`.
         episode_stats: See `shoal.Serial`.
         rows_as_envs: See `shoal.Serial`.
-        batch_size: Envs in a batch; with less than all of them the vec is asynchronous, as
-            `shoal.Multiprocessing` is.
+        batch_size: The number of envs in a batch. If it is less than all envs, the vec is asynchronous; see
+            `shoal.Multiprocessing`.
         surplus_envs: See `shoal.Multiprocessing`.
         mode: See `shoal.Multiprocessing`.
         order: See `shoal.Multiprocessing`.
@@ -121,7 +121,7 @@ class Native(VectorEnv):
         arena = Arena.allocate(count * spec.agents, spaces.observation, spaces.action)
         self.debug = debug
         self.check = not debug and (check or os.environ.get("SHOAL_NATIVE_CHECK", "") not in ("", "0"))
-        self.num_workers = 1 if debug else _threads(num_workers)
+        self.num_workers = 1 if debug else _num_threads(num_workers)
         engine = ThreadEngine(
             spec,
             Columns(spec, arena, count, finals=resetting is AutoresetMode.SAME_STEP),
@@ -137,14 +137,14 @@ class Native(VectorEnv):
             renders=render_mode is not None,
             reset_verb="reset" if batching.order is None else "async_reset",
         )
-        self._threads = engine
+        self._thread_engine = engine
         super().__init__(spaces, arena, engine, options, batching)
         self._prepare_fast_step()
         _made.add(self)
 
     def _prepare_fast_step(self) -> None:
-        """Let one call of the core check actions, step and return views, where nothing else is asked for."""
-        engine, actions = self._threads, self._whole.actions.usual
+        """Let one call of the core check actions, step and return views, if the options allow it."""
+        engine, actions = self._thread_engine, self._all_rows.actions.usual
         if (
             engine.loop is None
             or self.debug
@@ -166,6 +166,10 @@ class Native(VectorEnv):
         )
         engine.fast_step = engine.loop.step
 
+    def disable_fast_step(self) -> None:
+        """Use the normal path in `step` from now on. In a forked child, that path raises an error."""
+        self._fast_step = None
+
     # -- access to the envs ----------------------------------------------------------------------------
 
     def set_attr(self, name: str, values: Any) -> None:
@@ -173,7 +177,7 @@ class Native(VectorEnv):
 
         Args:
             name: The name of the parameter or field.
-            values: An array, list or tuple gives each env its own value; anything else is for all.
+            values: An array, list or tuple with a value for each env, or one value for all envs.
 
         Raises:
             ArgumentError: If a value does not fit, or if the class declares no bounds for the field.
@@ -181,39 +185,39 @@ class Native(VectorEnv):
         super().set_attr(name, list(values) if isinstance(values, np.ndarray) else values)
 
     def column_of(self, name: str) -> NDArray[Any] | None:
-        """Return the values of a parameter or a field of the state, one for each env; None if there is none.
+        """Return the values of a parameter or a field of the state, one for each env; None for unknown names.
 
-        It is a view: what is written into it reaches the envs unchecked.
+        The array is a view: a value that is written into it reaches the env unchecked.
         """
-        return self._threads.column_of(name)
+        return self._thread_engine.column_of(name)
 
     @property
     def constants(self) -> Mapping[str, Any]:
         """The constants of the env's class, which are compiled in."""
-        return self._threads.spec.constants
+        return self._thread_engine.spec.constants
 
     @property
     def observation_rows(self) -> NDArray[np.uint8]:
-        """The bytes of all observations, as the layout has them. A view: it changes with the next step."""
+        """The bytes of all observations, as a view that changes with the next step; see `shoal.Layout`."""
         return self._arena.observations
 
     # -- snapshots -------------------------------------------------------------------------------------
 
     @verb
     def snapshot(self, env_ids: Sequence[int] | None = None) -> dict[str, Any]:
-        """Return all envs, or some, exactly as they are now, in a form that can be pickled.
+        """Return the state of all envs, or of some, in a form that can be pickled.
 
         Args:
-            env_ids: The envs; by default all.
+            env_ids: The envs to include; by default all envs.
         """
         if env_ids is None:
             return self._snapshot()
         self._check_idle("snapshot")
         self._finish_moving()
-        envs, rows = self._places(env_ids)
+        envs, rows = self._envs_and_rows(env_ids)
         return {
             "kind": {**self._kind(), "number of rows": len(rows)},
-            "some": self._threads.freeze_some(envs),
+            "some": self._thread_engine.freeze_some(envs),
             "never_reset": self._never_reset[envs],
             "rows": {name: column[rows] for name, column in self._row_columns().items()},
         }
@@ -223,12 +227,12 @@ class Native(VectorEnv):
         """Go back to a snapshot.
 
         Args:
-            snapshot: A snapshot of this vec, or of one made the same way.
-            env_ids: The envs that are to be as those of the snapshot, in its order. Needed if it is of some
-                only; they need not be the same ones.
+            snapshot: A snapshot of this vec, or of a vec that was made with the same arguments.
+            env_ids: The envs that get the states of the snapshot, in its order. A snapshot of some envs needs
+                them; they may be other envs than those of the snapshot.
 
         Raises:
-            SnapshotError: If it is of another shape.
+            SnapshotError: If the snapshot is of a different kind of vec.
         """
         if not isinstance(snapshot, dict) or "some" not in snapshot:
             if env_ids is not None:
@@ -242,12 +246,12 @@ class Native(VectorEnv):
             raise SnapshotError(
                 "env_ids: the snapshot is of some envs only: say which are to be as they were"
             )
-        envs, rows = self._places(env_ids)
+        envs, rows = self._envs_and_rows(env_ids)
         for name, ours in {**self._kind(), "number of rows": len(rows)}.items():
             theirs = snapshot["kind"].get(name)
             if theirs != ours:
                 raise SnapshotError(f"the snapshot is of envs with another {name}: {theirs}, not {ours}")
-        self._threads.thaw_some(envs, snapshot["some"])
+        self._thread_engine.thaw_some(envs, snapshot["some"])
         for name, column in self._row_columns().items():
             column[rows] = snapshot["rows"][name]
         self._never_reset[envs] = snapshot["never_reset"]
@@ -256,6 +260,7 @@ class Native(VectorEnv):
             self._batches.refresh()
 
     def _check_count(self, snapshot: Any) -> None:
+        """Raise if a snapshot of all envs has another number of rows than this vec."""
         kind = snapshot.get("kind") if isinstance(snapshot, dict) else None
         theirs, ours = (kind or self._kind()).get("number of rows"), self.num_rows
         if theirs != ours:
@@ -264,7 +269,8 @@ class Native(VectorEnv):
                 "of different sizes take snapshot(env_ids) of one and restore(snapshot, env_ids) in the other"
             )
 
-    def _places(self, env_ids: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _envs_and_rows(self, env_ids: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Check the env ids of a caller; return them and the numbers of their rows."""
         envs = np.asarray(env_ids)
         if (
             envs.ndim != 1
@@ -299,19 +305,20 @@ def _check_render_mode(spec: Spec, render_mode: str | None, metadata: Mapping[st
 
 
 def _blocks(batching: Batching, threads: int) -> list[BlockRange]:
-    """Split the envs into blocks that divide a batch and all envs, with one for each thread in a batch."""
+    """Split the envs into equal blocks that divide a batch; if possible, a batch has one for each thread."""
     envs = len(batching.creators)
     if batching.order is None:
         return [BlockRange(0, 0, envs)]
     size = math.gcd(envs, batching.batch_size)
-    # The smaller the blocks, the fewer envs wait for a slow one.
+    # In small blocks, fewer envs wait for a slow one.
     wanted = threads if batching.order == "fifo" else 4 * threads
     while size > 1 and batching.batch_size // size < wanted:
         size //= next(factor for factor in range(2, size + 1) if size % factor == 0)
     return [BlockRange(number, number * size, (number + 1) * size) for number in range(envs // size)]
 
 
-def _threads(num_workers: Any) -> int:
+def _num_threads(num_workers: Any) -> int:
+    """Check the number of threads that the user asked for, or choose one."""
     if num_workers is None:
         return usable_cores()
     if not isinstance(num_workers, (int, np.integer)) or isinstance(num_workers, bool) or num_workers < 1:

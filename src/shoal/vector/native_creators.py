@@ -1,4 +1,4 @@
-"""What makes compiled envs: a class, or one for each env, with their config."""
+"""Creators of compiled envs: one class for all envs, or one entry per env with its own parameters."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ from shoal.vector.options import creators_of
 
 
 def spec_of(env: Any, num_envs: Any, kwargs: dict[str, Any]) -> tuple[Spec, int]:
-    """What all creators have in common, and how many there are.
+    """Return the spec that all creators share, and the number of envs.
+
+    Args:
+        env: One creator, or a list with one per env.
+        num_envs: The number of envs, if there is one creator.
+        kwargs: The values of constants and parameters.
 
     Raises:
-        ArgumentError: If they have too little in common, or are none of ours.
+        ArgumentError: If the creators differ in more than parameters, or do not make compiled envs.
     """
     creators: list[Callable[..., Any]] = creators_of(env, num_envs)
     same = len(set(creators)) == 1
-    parts = [_parts_of(creator) for creator in (creators[:1] if same else creators)]
+    parts = [_class_and_kwargs(creator) for creator in (creators[:1] if same else creators)]
     cls, count = parts[0][0], len(creators)
     for other, _ in parts:
         if other is not cls:
@@ -53,7 +58,8 @@ def spec_of(env: Any, num_envs: Any, kwargs: dict[str, Any]) -> tuple[Spec, int]
     return specs[0], count
 
 
-def _parts_of(creator: Any) -> tuple[Any, dict[str, Any]]:
+def _class_and_kwargs(creator: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the class that a creator makes, and the arguments of ``functools.partial`` around it."""
     if not is_native(creator):
         raise ArgumentTypeError(
             f"env: Native runs classes derived from shoal.NativeEnv, got {creator!r}. Use "

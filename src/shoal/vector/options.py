@@ -1,4 +1,4 @@
-"""What a user passes (creators, mode, seeds, masks), checked and in one form."""
+"""Options: check the arguments of a user (creators, mode, seeds, masks) and bring them into one form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shoal.vector.spaces import ObservationMode
 
 @dataclass(frozen=True)
 class VecOptions:
-    """The options that every backend has; `shoal.Serial` says what each means."""
+    """The options that every backend has; see `shoal.Serial` for their meaning."""
 
     autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP
     flat: bool = False
@@ -29,13 +29,17 @@ class VecOptions:
 
 
 def creators_of(env: Any, num_envs: Any) -> list[Creator]:
-    """One creator per env.
+    """Return a list of creators, one per env.
+
+    Args:
+        env: One creator, or several.
+        num_envs: How often to call the creator, if there is one.
 
     Raises:
-        ArgumentError: On an instance instead of a creator, or counts that do not fit.
+        ArgumentError: If an env is passed instead of a creator, or if the counts do not fit.
     """
-    whole = isinstance(num_envs, (int, np.integer)) and not isinstance(num_envs, bool)
-    if num_envs is not None and (not whole or num_envs < 1):
+    is_integer = isinstance(num_envs, (int, np.integer)) and not isinstance(num_envs, bool)
+    if num_envs is not None and (not is_integer or num_envs < 1):
         raise ArgumentError(f"num_envs: expected a positive integer, got {num_envs!r}")
     if callable(env) and not is_env(env):
         return [env] * (1 if num_envs is None else int(num_envs))
@@ -59,7 +63,7 @@ def creators_of(env: Any, num_envs: Any) -> list[Creator]:
 
 
 def autoreset(mode: AutoresetMode | str) -> AutoresetMode:
-    """The mode, given as itself, by its value ("NextStep") or by its name ("NEXT_STEP").
+    """Return an autoreset mode, given as a member, by its value ("NextStep") or by its name ("NEXT_STEP").
 
     Raises:
         ArgumentError: If there is no such mode.
@@ -74,10 +78,10 @@ def autoreset(mode: AutoresetMode | str) -> AutoresetMode:
 
 
 def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
-    """One seed per env: counted up from an integer, or as a list gives them.
+    """Return one seed per env: counted up from an integer, or the entries of a list.
 
     Raises:
-        ArgumentError: On anything but an integer, a sequence of the right length or None.
+        ArgumentError: If the seed is not an integer, a sequence of the right length or None.
     """
     if seed is None:
         return [None] * num_envs
@@ -99,15 +103,15 @@ def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
 def reset_mask_of(
     options: dict[str, Any] | None, num_envs: int, stride: int = 1
 ) -> tuple[NDArray[np.bool_], dict[str, Any] | None]:
-    """The envs to reset, and the options that are for the envs themselves; `options` is not changed.
+    """Return which envs to reset, and the options for the envs. Leave `options` unchanged.
 
     Args:
-        options: As the caller gave them.
-        num_envs: Entries that the mask must have.
-        stride: How many neighbouring entries are the agents of one env.
+        options: The options that the caller passed to `reset`.
+        num_envs: The number of entries that the mask must have.
+        stride: The number of neighbouring entries that belong to one env.
 
     Raises:
-        ArgumentError: If the mask is none, or splits an env.
+        ArgumentError: If the mask is not valid, or chooses only some agents of an env.
     """
     if not isinstance(options, Mapping) or "reset_mask" not in options:
         return np.ones(num_envs // stride, np.bool_), options

@@ -21,19 +21,21 @@ from shoal.vector.vec import VectorEnv
 
 
 class Serial(VectorEnv):
-    """Many envs in this process: exact, simple to debug, and with no waiting for anybody.
+    """Many envs in this process, stepped one after another. It is the simplest backend to debug.
 
     Args:
         env: A creator (a class, or a function without arguments that returns an env), or a list of
-            creators, one per env. A creator may return a vector env: its envs become envs of this one.
-        num_envs: How often to call a single creator.
+            creators, one per env. A creator may return a vector env: its envs become envs of this vec.
+        num_envs: How often to call the creator, if `env` is one creator.
         autoreset_mode: ``NEXT_STEP`` (default), ``SAME_STEP`` or ``DISABLED``, as Gymnasium defines them.
-        flat: Give observations and take actions as one flat array per row (see `shoal.layout`).
-        copy: Return observations that may be kept; else views, valid until the next step.
-        seed: Seeds the first reset and the action space.
+        flat: Return observations and accept actions as one flat array per row (see `shoal.Layout`).
+        copy: Return copies of observations, which the caller may keep. Otherwise return views, which are
+            valid until the next step.
+        seed: The seed of the first reset and of the action space.
         episode_stats: Report finished episodes as ``infos["episode"]``.
-        observation_mode: ``"same"``, ``"different"`` or a pair of spaces (batched, single).
-        rows_as_envs: Present each agent's row as an env, for code that knows nothing of agents.
+        observation_mode: ``"same"`` if all envs have the same observation space, ``"different"`` if their
+            spaces share shape and dtype, or a pair of spaces (batched, single).
+        rows_as_envs: Present each agent's row as an env, for code that does not support several agents.
 
     Example:
         >>> import gymnasium, shoal
@@ -72,7 +74,7 @@ class Serial(VectorEnv):
 
     @property
     def envs(self) -> list[Any]:
-        """The envs themselves, as their creators made them."""
+        """The envs that the creators returned."""
         envs: list[Any] = []
         for unit in self._block.units:
             if isinstance(unit, GymnasiumVectorEnv):
@@ -85,7 +87,13 @@ class Serial(VectorEnv):
 def serve(
     units: list[Unit], options: VecOptions, kind: type[SerialEngine] | None = None
 ) -> tuple[VecSpaces, Arena, SerialEngine]:
-    """Find what the envs have in common, allocate rows for them, and make the engine that steps them here."""
+    """Combine the spaces of the envs, allocate their rows, and make the engine that steps them.
+
+    Args:
+        units: The units that the creators returned.
+        options: The options of the vec.
+        kind: The class of the engine; by default `SerialEngine`.
+    """
     mode, flat = options.autoreset_mode, options.flat
     with Guard("a space or a property of an env"):
         facts = [UnitFacts.of(unit, names_of(unit)) for unit in units]
@@ -96,7 +104,7 @@ def serve(
 
 
 class SerialEngine(Engine):
-    """Steps all envs in this process, as one block. Each verb is over when its call returns.
+    """Steps all envs in this process, as one block. Each verb is complete when its call returns.
 
     Args:
         block: The envs and their rows.
@@ -112,7 +120,7 @@ class SerialEngine(Engine):
 
     @property
     def step_all(self) -> Callable[[], Infos]:
-        """The block's own function that steps all envs and returns their infos."""
+        """The function of the block that steps all envs and returns their infos."""
         return self.block.step
 
     def begin_reset(self, blocks: Sequence[int], reset: Reset) -> None:
@@ -124,7 +132,7 @@ class SerialEngine(Engine):
         self._infos = self.block.step()
 
     def wait_for(self, blocks: Sequence[int]) -> None:
-        """Return at once."""
+        """Return at once, because every verb is complete."""
 
     def wait_for_any(self, count: int) -> list[int]:
         """Return the only block."""
@@ -136,14 +144,14 @@ class SerialEngine(Engine):
         return infos
 
     def finish(self) -> None:
-        """Return at once."""
+        """Return at once, because every verb is complete."""
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """Call a method of every env, or read an attribute."""
+        """Call a method of every env, or read an attribute; return one result per env."""
         return self.block.call(name, args, kwargs)
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
-        """Set an attribute of every env."""
+        """Set an attribute of every env to its own value."""
         self.block.set_attr(name, values)
 
     def render(self) -> list[Any]:
@@ -151,7 +159,7 @@ class SerialEngine(Engine):
         return self.block.render()
 
     def freeze(self) -> Any:
-        """Pickle all envs."""
+        """Return all envs, pickled."""
         return self.block.snapshot()
 
     def thaw(self, state: Any) -> None:
@@ -159,5 +167,5 @@ class SerialEngine(Engine):
         self.block.restore(state)
 
     def close(self) -> list[Exception]:
-        """Close all envs."""
+        """Close all envs and return their errors."""
         return self.block.close()

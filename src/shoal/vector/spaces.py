@@ -1,4 +1,4 @@
-"""From the spaces of single envs to those of a vec: checked, batched, laid out."""
+"""Spaces: check that the spaces of all envs fit together, and make the spaces and layouts of the vec."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ ObservationMode = str | tuple[Space[Any], Space[Any]]
 
 
 def same_space(one: Any, other: Any) -> bool:
-    """Whether two spaces are equal. Custom ones that do not define ``==`` are if class and attributes are.
+    """Return whether two spaces are equal.
 
-    Without that, a space that has been pickled, for a worker or in a snapshot, would differ from itself.
+    Custom spaces without ``==`` are equal if their classes and attributes are equal. Otherwise a space that
+    was pickled, for a worker or in a snapshot, would differ from itself.
     """
     if one is other or one == other:
         return True
@@ -42,18 +43,29 @@ def same_space(one: Any, other: Any) -> bool:
 
 
 def _same_value(one: Any, other: Any) -> bool:
-    with suppress(Exception):  # arrays have no single answer
+    """Return whether two attributes are equal, or have equal pickles."""
+    with suppress(Exception):  # the comparison of arrays is no single bool
         if bool(one == other):
             return True
     try:
         return pickle.dumps(one) == pickle.dumps(other)
-    except Exception:  # what cannot be pickled cannot be compared either
+    except Exception:  # values that cannot be pickled count as different
         return False
 
 
 @dataclass(frozen=True)
 class UnitFacts:
-    """What the parent must know of one unit; small enough to cross a process border."""
+    """The spaces and properties of one unit, which a worker sends to the parent.
+
+    Attributes:
+        observation_space: The observation space of one row.
+        action_space: The action space of one row.
+        num_envs: The number of envs in the unit.
+        agents: The names of the agents of an env.
+        metadata: The metadata of the env.
+        render_mode: The render mode of the env.
+        autoreset_mode: The autoreset mode, if the unit is a vector env.
+    """
 
     observation_space: Space[Any]
     action_space: Space[Any]
@@ -65,7 +77,7 @@ class UnitFacts:
 
     @classmethod
     def of(cls, unit: Any, agents: tuple[Any, ...]) -> UnitFacts:
-        """Read them off a unit."""
+        """Read the facts of a unit."""
         env = unit.env if isinstance(unit, SingleEnv) else unit
         metadata = dict(getattr(env, "metadata", None) or {})
         nested = isinstance(unit, GymnasiumVectorEnv)
@@ -80,7 +92,7 @@ class UnitFacts:
         )
 
     def is_like(self, other: UnitFacts) -> bool:
-        """Whether one can stand for the other, rows and all."""
+        """Return whether two units have the same spaces, agents and number of envs."""
         same = same_space(self.observation_space, other.observation_space)
         same = same and same_space(self.action_space, other.action_space)
         return same and (self.num_envs, self.agents) == (other.num_envs, other.agents)
@@ -88,7 +100,19 @@ class UnitFacts:
 
 @dataclass(frozen=True)
 class VecSpaces:
-    """What all envs of a vec have in common."""
+    """The spaces and properties that all envs of a vec share.
+
+    Attributes:
+        num_envs: The number of envs.
+        agents: The names of the agents of an env.
+        single_observation_space: The observation space of one row.
+        batched_observation_space: The observation space of all rows.
+        flat_observation_space: The observation space of all rows, if observations are flat.
+        observation: The layout of the observations.
+        action: The layout of the actions.
+        metadata: The metadata of the first env.
+        render_mode: The render mode of the first env.
+    """
 
     num_envs: int
     agents: tuple[Any, ...]
@@ -108,18 +132,18 @@ def combine(
     *,
     objects: bool,
 ) -> VecSpaces:
-    """Check that the envs belong together, and say what they have in common.
+    """Check that the envs fit together, and return the spaces and properties that they share.
 
     Args:
-        facts: One per unit.
-        observation_mode: ``"same"``: all observation spaces are equal. ``"different"``: they share shape
-            and dtype. A pair of spaces: the batched and the single one to use.
-        autoreset_mode: Of the vec.
-        objects: Whether values in spaces without bytes may be carried as objects.
+        facts: The facts of each unit.
+        observation_mode: ``"same"`` if all observation spaces are equal, ``"different"`` if they share shape
+            and dtype, or the pair of the batched and the single space to use.
+        autoreset_mode: The autoreset mode of the vec.
+        objects: Whether rows may hold objects, for spaces whose values have no fixed number of bytes.
 
     Raises:
-        SpaceMismatch: If they do not belong together.
-        SpaceError: If a space has no bytes and may not be carried as objects.
+        SpaceMismatch: If the spaces of the envs do not fit together.
+        SpaceError: If a space needs objects and `objects` is false.
     """
     num_envs = sum(fact.num_envs for fact in facts)
     agents = facts[0].agents
@@ -184,10 +208,10 @@ def combine(
 
 
 def batch(space: Space[Any], num_rows: int) -> Space[Any]:
-    """The space of a batch, as Gymnasium makes it.
+    """Return the space of a batch, which Gymnasium makes.
 
     Raises:
-        SpaceError: If it cannot, because a custom space cannot be copied or seeded.
+        SpaceError: If Gymnasium fails, because a custom space cannot be copied or seeded.
     """
     try:
         with Guard("a space", "seed"):
@@ -199,7 +223,8 @@ def batch(space: Space[Any], num_rows: int) -> Space[Any]:
         ) from error
 
 
-def _fits(space: Space[Any], single: Space[Any]) -> bool:
+def _has_same_form(space: Space[Any], single: Space[Any]) -> bool:
+    """Return whether two spaces have the same shape and dtype."""
     try:
         return bool(is_space_dtype_shape_equiv(space, single))
     except NotImplementedError:  # a custom space, whose values are objects of any shape
@@ -207,13 +232,14 @@ def _fits(space: Space[Any], single: Space[Any]) -> bool:
 
 
 def _check_alike(facts: Sequence[UnitFacts], single: Space[Any]) -> None:
+    """Raise if an observation space has another kind, shape or dtype than the space of the vec."""
     for number, fact in enumerate(facts):
         if type(fact.observation_space) is not type(single):
             raise SpaceKindMismatch(
                 f"env {number} has an observation space of another kind: {fact.observation_space}, "
                 f"not like {single}"
             )
-        if not _fits(fact.observation_space, single):
+        if not _has_same_form(fact.observation_space, single):
             raise SpaceMismatch(
                 f"env {number} has an observation space of another shape or dtype: "
                 f"{fact.observation_space}, not like {single}"

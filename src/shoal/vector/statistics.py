@@ -16,23 +16,32 @@ from shoal.rows.arena import Arena
 def report(
     figures: tuple[int, int, int, float, float], workers: dict[str, float] | None = None
 ) -> dict[str, Any]:
-    """What a vec has done and how long it took.
+    """Return the counts and times of a vec, by name.
 
-    - ``vector_steps``, ``transitions`` (of all agents; rows that only reset are not counted), ``episodes``
-    - ``seconds_in_step``: in `step`, or `send` and `recv`; ``seconds_outside``: the caller's own time between
-    - ``steps_per_second``: transitions per second of both together
-    - ``bound``: what a run waits for, ``"envs"`` or ``"learner"``: whichever of the two times is longer
+    - ``vector_steps``: the number of steps of all envs
+    - ``transitions``: the number of transitions of all agents; rows that were only reset do not count
+    - ``episodes``: the number of episodes that ended
+    - ``seconds_in_step``: the time in `step`, or in `send` and `recv`
+    - ``seconds_outside``: the time that the caller took between these verbs
+    - ``steps_per_second``: the transitions per second of both times together
+    - ``bound``: ``"envs"`` if more time passes in steps, ``"learner"`` if more time passes outside
 
-    A vec with workers adds
+    A vec with workers adds:
 
-    - ``seconds_step``: that the slowest worker took in each step, envs and packing;
-      ``seconds_signal``: beyond that, until this process knew; ``seconds_view``: then, to make the batch
-    - ``seconds_waiting``: that this process waited for workers; ``seconds_workers_waiting``: that workers
-      waited for a call, on average; ``seconds_workers_stepping``: that they worked, on average
-    - ``restarts``: workers that were replaced, with ``on_error="restart"``
+    - ``seconds_step``: the time of the slowest worker in each step, for its envs and packing
+    - ``seconds_signal``: the time from the end of that work until this process noticed it
+    - ``seconds_view``: the rest of the time in steps, which makes the batch
+    - ``seconds_waiting``: the time that this process waited for workers
+    - ``seconds_workers_waiting``: the time that workers waited for a call, on average
+    - ``seconds_workers_stepping``: the time that workers worked, on average
+    - ``restarts``: the number of workers that were replaced, with ``on_error="restart"``
 
-    If it is asynchronous, steps overlap: ``vector_steps`` counts batches, and there is no ``seconds_step``,
-    ``seconds_signal`` and ``seconds_view``.
+    The steps of an asynchronous vec overlap. So ``vector_steps`` counts batches, and ``seconds_step``,
+    ``seconds_signal`` and ``seconds_view`` are missing.
+
+    Args:
+        figures: The first five values: the counts, the seconds in steps and the seconds outside.
+        workers: The values of the workers, if the vec has some.
     """
     vector_steps, transitions, episodes, inside, outside = figures
     seconds = inside + outside
@@ -61,14 +70,19 @@ class Meter:
         self._inside = self._outside = self._entered = self._left = 0.0
 
     def enter(self) -> None:
-        """The caller comes in: by `send` or `recv`."""
+        """Start to time a call of `send` or `recv`."""
         self._entered = time.perf_counter()
         if self._left:
             self._outside += self._entered - self._left
-            self._left = self._entered  # should the verb fail, it is outside from then on
+            self._left = self._entered  # if the verb raises, its time counts as outside
 
     def leave(self, transitions: int | None = None, episodes: int = 0) -> None:
-        """And leaves, from `recv` with so many of both."""
+        """End the time of the call.
+
+        Args:
+            transitions: The number of transitions in the batch that `recv` returns; None for `send`.
+            episodes: The number of episodes that ended in this batch.
+        """
         self._left = time.perf_counter()
         self._inside += self._left - self._entered
         if transitions is not None:
@@ -77,14 +91,18 @@ class Meter:
             self._episodes += episodes
 
     def figures(self) -> tuple[int, int, int, float, float]:
-        """As `report` takes them."""
+        """Return the counts and times in the form that `report` takes."""
         return self._batches, self._transitions, self._episodes, self._inside, self._outside
 
 
 class EpisodeClock:
-    """Adds ``infos["episode"]`` (return ``r``, length ``l``, seconds ``t``) where an episode ends.
+    """Adds ``infos["episode"]`` (return ``r``, length ``l``, seconds ``t``) for rows whose episode ends.
 
-    The form is that of Gymnasium's RecordEpisodeStatistics; return and length come from the arena.
+    The form is that of Gymnasium's RecordEpisodeStatistics. Return and length come from the arena.
+
+    Args:
+        num_rows: The number of rows of the vec.
+        agents: The number of rows of an env.
     """
 
     def __init__(self, num_rows: int, agents: int) -> None:
@@ -92,7 +110,7 @@ class EpisodeClock:
         self._begun = np.full(num_rows, time.perf_counter())
 
     def restart(self, rows: NDArray[np.bool_]) -> None:
-        """These rows have been reset by the caller."""
+        """Start the time of these rows, because the caller has reset them."""
         self._begun[rows] = time.perf_counter()
 
     def add_to(
@@ -103,21 +121,21 @@ class EpisodeClock:
         episodes: int,
         where: slice | NDArray[np.int64],
     ) -> None:
-        """Report the episodes that ended in this step, if any.
+        """Report the episodes that ended in this step, if there are any.
 
         Args:
-            infos: To add to.
+            infos: The infos to add the report to.
             arena: The rows that were stepped.
-            mode: The autoreset mode.
-            episodes: How many ended.
-            where: The rows within the vec.
+            mode: The autoreset mode of the vec.
+            episodes: The number of episodes that ended.
+            where: The place of these rows in the vec.
 
         Raises:
             ArgumentError: If the envs report an ``episode`` themselves.
         """
         now = time.perf_counter()
         begun = self._begun[where]
-        # An env whose agents all carry no transition has been reset; one that waits for others has not.
+        # An env was reset if none of its agents has a transition. An agent alone may only wait for others.
         reset = np.repeat(arena.resets.reshape(-1, self._agents).all(1), self._agents)
         begun[reset & arena.starts] = now
         if episodes:
@@ -138,9 +156,9 @@ class EpisodeClock:
         self._begun[where] = begun
 
     def state(self) -> NDArray[np.float64]:
-        """Seconds that each episode has lasted."""
+        """Return the seconds that each episode has lasted."""
         return time.perf_counter() - self._begun
 
     def load(self, seconds: NDArray[np.float64]) -> None:
-        """Go on from a `state`."""
+        """Continue from a `state`."""
         self._begun = time.perf_counter() - seconds

@@ -1,11 +1,11 @@
-"""VectorEnv: what a user holds, whatever engine runs the envs.
+"""VectorEnv: the object a user holds, with all verbs, for every engine.
 
     env.step -(pack)-> row -(signal)-> parent -(view)-> Batch.obs -(unpack)-> policy -(store)-> ...
       worker           arena            recv()          flat rows             tensors
 
-This file is the parent's side of that path: the verbs, their order, what they accept and what they return.
-Where the envs run is the engine's part (`engine.py`). A synchronous vec has all blocks in every batch. An
-asynchronous one has some of them, and `Batches` says which (`batches.py`).
+This file is the parent's side of that path: the verbs, their order, their arguments and their results. The
+engine runs the envs (`engine.py`). A batch of a synchronous vec has all blocks. A batch of an asynchronous
+vec has some blocks, which `Batches` chooses (`batches.py`).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from shoal.vector.engine import Engine, Reset
 from shoal.vector.infos import merge_infos
 from shoal.vector.life import Life
 from shoal.vector.options import VecOptions, reset_mask_of, seeds_of
-from shoal.vector.per_agent import every, interleaved, structure_of
+from shoal.vector.per_agent import find_root, interleave, take_agent
 from shoal.vector.spaces import VecSpaces, batch, same_space
 from shoal.vector.statistics import EpisodeClock, Meter, report
-from shoal.vector.turns import give_back, holds_turn, verb
+from shoal.vector.turns import holds_turn, verb
 
 Result = TypeVar("Result")
 
@@ -54,26 +54,26 @@ class State(Enum):
     """The state of a vec between its verbs. Only the verb that has the turn changes it."""
 
     READY = "ready"
-    PENDING = "pending"  # a synchronous vec has sent, and not received
-    FAILED = "failed"  # an env raised, or Ctrl-C came: rows of different moments; also while envs move
+    PENDING = "pending"  # a synchronous vec has sent and not received
+    FAILED = "failed"  # envs move; or an env raised or Ctrl-C came, so that rows are of different steps
 
 
-# The members as names of the module: looking one up in its Enum takes longer than to step a small env.
+# The members are names of the module, because a lookup in an Enum takes longer than a step of a small env.
 READY, PENDING, FAILED = State
 
 
 class VectorEnv(Life):
-    """Many envs as one: Gymnasium's vector contract, and ``async_reset``/``recv``/``send`` beside it.
+    """Many envs as one: Gymnasium's vector contract, and the verbs ``async_reset``, ``recv`` and ``send``.
 
     Args:
-        spaces: What all envs have in common.
+        spaces: The spaces and properties that all envs share.
         arena: The rows of all envs.
-        engine: Where the envs run.
+        engine: The engine that runs the envs.
         options: The options that every backend has.
         batching: The size and order of batches.
 
     Attributes:
-        num_envs: The number of simulated envs (with ``rows_as_envs``: of rows).
+        num_envs: The number of envs; with ``rows_as_envs``, the number of rows.
         num_rows: The number of rows, one for each agent of each env.
         agents_per_env: The number of rows of an env.
         agents: The names of the agents of an env, in the order of their rows.
@@ -82,12 +82,12 @@ class VectorEnv(Life):
         observation_space: The observation space of a batch.
         single_action_space: The action space of one row.
         action_space: The action space of a batch.
-        observation_layout: The layout of the observations; what `unpack` needs.
+        observation_layout: The layout of the observations, which `unpack` needs.
         action_layout: The layout of the actions.
         autoreset_mode: When a finished env is reset.
         metadata: The metadata of the first env, with ``autoreset_mode``.
-        env_name: The name that `shoal.make` was asked for, if it was one.
-        chosen_because: Why `shoal.make` chose this backend, if it had the choice.
+        env_name: The name that was passed to `shoal.make`; empty if the vec was made another way.
+        chosen_because: The reason why `shoal.make` chose this backend; empty if the user chose it.
     """
 
     env_name = ""
@@ -101,14 +101,14 @@ class VectorEnv(Life):
         self.agents, self.agents_per_env = spaces.agents, len(spaces.agents)
         self.num_rows = self._total_envs * self.agents_per_env
         self.num_envs = self.num_rows if options.rows_as_envs else self._total_envs
-        # With rows_as_envs the caller gives a value for each agent of an env; that of the first counts.
+        # With rows_as_envs the caller gives a value for each agent of an env; only the first agent's is used.
         self._stride = self.num_envs // self._total_envs
         self.copy, self.flat, self.rows_as_envs = options.copy, options.flat, options.rows_as_envs
         self.autoreset_mode, self.observation_mode = options.autoreset_mode, options.observation_mode
         self.metadata = {**spaces.metadata, "autoreset_mode": options.autoreset_mode}
         self.render_mode = spaces.render_mode
         self.observation_layout, self.action_layout = spaces.observation, spaces.action
-        self._whole = BatchView(
+        self._all_rows = BatchView(
             arena,
             spaces.observation,
             spaces.action,
@@ -118,35 +118,35 @@ class VectorEnv(Life):
         )
         self._mask, self._observe, self._transitions = (
             arena.mask,
-            self._whole.observe,
-            self._whole.transitions,
+            self._all_rows.observe,
+            self._all_rows.transitions,
         )
-        self._whole.blocks = list(range(len(engine.blocks)))
+        self._all_rows.blocks = list(range(len(engine.blocks)))
         self._set_spaces(spaces)
         self._batches: Batches | None = None  # None: a batch is all blocks
         if batching.order is not None:
             self._make_asynchronous(batching)
 
         self._next_seed: int | Sequence[int | None] | None = None
-        # The verbs whose first observations are still to be checked. Different spaces have different bounds.
+        # The verbs whose first observations are still to be checked; none if each env has its own bounds.
         self._unchecked = {"reset", "step"} if options.observation_mode == "same" else set()
         self._never_reset = np.ones(self._total_envs, np.bool_)
         self._clock = EpisodeClock(self.num_rows, self.agents_per_env) if options.episode_stats else None
-        self._arrived: Infos | None = None  # the infos of a step that is over before it is received
+        self._early_infos: Infos | None = None  # the infos of a step that is over before it is received
         if (seed := options.seed) is not None:
             if not isinstance(seed, (int, np.integer)):
                 raise ArgumentTypeError(f"seed: expected an integer, got {seed!r}; reset() takes lists")
             self.seed(seed)
             self.action_space.seed(int(seed))
         self._needs_first_reset = engine.needs_first_reset
-        self._step_all = engine.step_all  # bound once: a small vec steps in two microseconds
-        self._fast_step: Callable[[Any], Any] | None = None  # steps in one call of the core; see `Native`
+        self._step_all = engine.step_all  # looked up once, because a small vec steps in two microseconds
+        self._fast_step: Callable[[Any], Any] | None = None  # one call of the core per step; see `Native`
         self._state = READY
-        super().__init__(engine)  # last: a vec that could not be made has nothing to close
+        super().__init__(engine)  # last, because a vec whose constructor raises has nothing to close
 
     def _set_spaces(self, spaces: VecSpaces) -> None:
         self.batch_size = self.num_envs
-        self.single_action_space: Space[Any] = self._whole.actions.single_space
+        self.single_action_space: Space[Any] = self._all_rows.actions.single_space
         self.action_space: Space[Any] = batch(self.single_action_space, self.num_rows)
         self.single_observation_space: Space[Any] = spaces.single_observation_space
         self.observation_space: Space[Any] = spaces.batched_observation_space
@@ -155,12 +155,12 @@ class VectorEnv(Life):
             self.observation_space = spaces.flat_observation_space
 
     def _make_asynchronous(self, batching: Batching) -> None:
-        """Let a batch be some of the blocks."""
+        """Split the vec into batches that have some of the blocks."""
         if self.observation_mode != "same":
             raise ArgumentError("observation_mode: an asynchronous vec has only 'same', got another")
         blocks = self._engine.blocks
         per_batch = batching.batch_size * len(blocks) // len(batching.creators)
-        self._batches = Batches(self._whole, blocks, per_batch, str(batching.order))
+        self._batches = Batches(self._all_rows, blocks, per_batch, str(batching.order))
         self._meter = Meter()
         envs = per_batch * self._batches.block_size
         self.batch_size = envs * self._stride
@@ -174,11 +174,11 @@ class VectorEnv(Life):
 
     @property
     def _reset_verb(self) -> str:
-        """The verb by which everything begins anew, for messages."""
+        """The name of the verb that resets all envs, for messages."""
         return "reset" if self._batches is None else "async_reset"
 
     def _failure(self) -> ResetNeeded:
-        """Make the error of a verb that needs a reset first."""
+        """Make the error of a verb that is called after a failure, before the next reset."""
         return ResetNeeded(
             "the last call was interrupted, or an env raised in it, so the rows are not of one moment: "
             f"call {self._reset_verb}() first"
@@ -196,9 +196,10 @@ class VectorEnv(Life):
         """Reset all envs, or those of ``options["reset_mask"]``.
 
         Args:
-            seed: ``n`` gives env i the seed ``n + i``; a list gives each env its own; None leaves every
-                env's random stream where it is.
-            options: Passed to each env without ``reset_mask``; your dict is not changed.
+            seed: ``n`` gives env i the seed ``n + i``. A list gives each env its own seed. With None, every
+                env continues its random stream.
+            options: The options for `reset` of each env, which gets them without ``reset_mask``. The dict is
+                not changed.
 
         Returns:
             Observations and infos.
@@ -219,8 +220,8 @@ class VectorEnv(Life):
         """Step every env with its action.
 
         Args:
-            actions: One for each row, as ``action_space`` has them. Rows whose env is about to be
-                autoreset need none: what stands there is not read.
+            actions: One action for each row, in the form of ``action_space``. The actions of rows whose env
+                is about to be autoreset are not read.
 
         Returns:
             Observations, rewards, terminations, truncations and infos.
@@ -231,7 +232,7 @@ class VectorEnv(Life):
             WrongMode: If the vec is asynchronous.
         """
         taken = True
-        try:  # as `verb` does, without another call
+        try:  # the same as `verb` does, without another call
             taken, self._moving = self._moving, True
             closed = self._closed
             if taken or closed:
@@ -249,10 +250,10 @@ class VectorEnv(Life):
             self._moving = False
         except BaseException as error:
             if not taken:
-                give_back(self, error)
+                self._end_turn(error)
             raise
         if self._closed:
-            give_back(self)
+            self._end_turn()
         return result
 
     # -- Shoal's verbs ---------------------------------------------------------------------------------
@@ -263,7 +264,7 @@ class VectorEnv(Life):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        """Begin what `reset` does; `recv` gives the rows. What was under way before is dropped.
+        """Begin to reset envs as `reset` does; `recv` returns the rows. Drop the steps that are under way.
 
         An asynchronous vec can reset some envs only if they were received and not sent.
         """
@@ -274,30 +275,32 @@ class VectorEnv(Life):
         """Begin a step of the envs that were received.
 
         Args:
-            actions: One for each row, in the order of the batch.
-            env_ids: The env of each row: ``batch.env_ids`` of a batch that has been received and not sent, or
-                of several, joined. An asynchronous vec needs it if the caller has received several batches.
+            actions: One action for each row, in the order of the batch.
+            env_ids: The env of each row: ``batch.env_ids`` of one batch, or of several batches joined, that
+                were received and not sent. An asynchronous vec needs this if the caller holds several
+                batches.
 
         Raises:
             ActionError: If an action does not fit; no env has moved.
-            NothingPending: If the caller has received no batch.
+            NothingPending: If the caller holds no batch.
             EpisodeOver: Under DISABLED, if an env's episode is over; no env has moved.
         """
         if self._batches is not None:
             self._send_some(self._batches, actions, env_ids)
             return
-        if env_ids is not None and not np.array_equal(env_ids, self._whole.env_ids):
+        if env_ids is not None and not np.array_equal(env_ids, self._all_rows.env_ids):
             raise ArgumentError(
-                f"env_ids: expected those of the batch last received, {self._whole.env_ids}, got {env_ids}"
+                f"env_ids: expected those of the batch last received, {self._all_rows.env_ids}, got {env_ids}"
             )
         self._send_all(actions)
         self._transitions.pause()
 
     @verb
     def recv(self) -> Batch:
-        """Receive the rows of what `send` or `async_reset` began.
+        """Wait for the envs that `send` or `async_reset` moved, and return their rows as a batch.
 
-        An asynchronous vec returns the next batch in turn ("fifo"), or envs that finished first ("ready").
+        An asynchronous vec returns the batch that was sent first ("fifo") or the envs that finished first
+        ("ready").
 
         Raises:
             NothingPending: If fewer envs are under way than a batch has.
@@ -306,34 +309,35 @@ class VectorEnv(Life):
 
     @verb
     def recv_apart(self) -> tuple[Batch, Infos]:
-        """Receive as `recv` does. The batch has no infos of the envs: they come beside it, one by one.
+        """Receive a batch as `recv` does, and return the infos of the envs beside it, as pairs (row, info).
 
-        This is for callers that need the infos of each env by itself: to merge them into arrays and take
-        these apart again would take longer than to step some envs.
+        This is for callers that need the info of each env: to merge infos into arrays and split the arrays
+        again can take longer than a step. ``batch.infos`` has only ``episode``, with ``episode_stats``.
         """
-        apart: Infos = []
-        return self._recv(apart), apart
+        separate: Infos = []
+        return self._recv(separate), separate
 
-    def _recv(self, apart: Infos | None) -> Batch:
+    def _recv(self, separate: Infos | None) -> Batch:
+        """Receive a batch. Append the infos of the envs to `separate`, or merge them if it is None."""
         if self._state is FAILED:
             raise self._failure()
         if self._batches is not None:
-            return self._receive_some(self._batches, apart)
+            return self._receive_some(self._batches, separate)
         if self._state is not PENDING:
             problem = "nothing is under way: call async_reset() or send() before recv()"
             raise NothingPending(problem, "recv")
         self._transitions.resume()
-        infos, rewards, terminations, truncations = self._receive_all(apart)
-        return self._whole.batch(rewards, terminations, truncations, infos)
+        infos, rewards, terminations, truncations = self._receive_all(separate)
+        return self._all_rows.batch(rewards, terminations, truncations, infos)
 
     def seed(self, seed: int | Sequence[int | None]) -> None:
-        """Seed the next reset, unless it is given a seed of its own."""
+        """Seed the next reset, unless that gets a seed of its own."""
         self._seeds(seed)
         self._next_seed = seed
 
     @property
     def mask(self) -> NDArray[np.bool_]:
-        """The rows that need an action now. Of an asynchronous vec: those of the batch received last."""
+        """Whether each row needs an action now; an asynchronous vec has the rows of the last batch."""
         if self._batches is None:
             return self._arena.mask.copy()
         if self._batches.last is None:
@@ -341,7 +345,7 @@ class VectorEnv(Life):
         return self._batches.last.mask.copy()
 
     def stats(self) -> dict[str, Any]:
-        """Counts and times since the vec was made; see `shoal.vector.statistics`."""
+        """Return counts and times since the vec was made; see `shoal.vector.statistics.report`."""
         figures = self._transitions.figures() if self._batches is None else self._meter.figures()
         return report(figures, self._engine.figures())
 
@@ -359,19 +363,19 @@ class VectorEnv(Life):
         reset = Reset(chosen, self._seeds(self._next_seed if seed is None else seed), rest)
         self._engine.check(reset)
         blocks: Sequence[int] = range(len(self._engine.blocks))
-        then = PENDING
+        next_state = PENDING
         if self._batches is not None:
-            then = READY
+            next_state = READY
             if not reset.is_whole:
                 blocks = self._batches.to_reset(chosen)
-        self._pending, self._arrived, whole = "reset", None, reset.is_whole
-        self._state = FAILED  # until it has begun
+        self._pending, self._early_infos, whole = "reset", None, reset.is_whole
+        self._state = FAILED  # until the reset has begun
         self._engine.begin_reset(blocks, reset)
         if self._batches is not None and whole:
             self._batches.restart()
         elif self._batches is not None:
             self._batches.send_reset(blocks)
-        self._state = then
+        self._state = next_state
         self._next_seed = None
         self._never_reset &= ~chosen
         if self._clock is not None:
@@ -386,26 +390,26 @@ class VectorEnv(Life):
             raise self._failure()
         if self._needs_first_reset:
             self._refuse_never_reset()
-        acting = self._whole.actions.write(actions, self._mask)
+        acting = self._all_rows.actions.write(actions, self._mask)
         if acting < self.num_rows and self.autoreset_mode is AutoresetMode.DISABLED:
-            self._refuse_finished(self._whole)
+            self._refuse_finished(self._all_rows)
         self._transitions.begin(acting)
         self._pending = "step"
-        self._state = FAILED  # as long as they move
-        self._arrived = self._step_all()
+        self._state = FAILED  # as long as envs move
+        self._early_infos = self._step_all()
         self._state = PENDING
 
     def _receive_all(
-        self, apart: Infos | None = None
+        self, separate: Infos | None = None
     ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
         """Wait for all blocks; return infos, rewards, terminations and truncations for the caller to keep."""
-        infos = self._arrived
+        infos = self._early_infos
         if infos is None:
-            self._state = FAILED  # as long as they move
-            self._engine.wait_for(self._whole.blocks)
-            infos = self._engine.take_infos(self._whole.blocks)
-        self._arrived, self._state = None, READY
-        return self._written(self._whole, infos, self._pending, apart)[:4]
+            self._state = FAILED  # as long as envs move
+            self._engine.wait_for(self._all_rows.blocks)
+            infos = self._engine.take_infos(self._all_rows.blocks)
+        self._early_infos, self._state = None, READY
+        return self._results(self._all_rows, infos, self._pending, separate)[:4]
 
     def _send_some(self, batches: Batches, actions: Any, env_ids: NDArray[np.int64] | None) -> None:
         if self._state is not READY:
@@ -418,40 +422,40 @@ class VectorEnv(Life):
         if acting < len(view.arena) and self.autoreset_mode is AutoresetMode.DISABLED:
             self._refuse_finished(view)
         self._pending = "step"
-        self._state = FAILED  # as long as they move
+        self._state = FAILED  # until the engine has all blocks
         blocks = view.blocks
         batches.send(view)
         self._engine.begin_steps(blocks)
         self._state = READY
         self._meter.leave()
 
-    def _receive_some(self, batches: Batches, apart: Infos | None) -> Batch:
+    def _receive_some(self, batches: Batches, separate: Infos | None) -> Batch:
         batches.check_enough_sent()
         self._meter.enter()
         self._state = FAILED  # until the batch is complete
         view = batches.receive(self._engine)
-        said = self._engine.take_infos(view.blocks)
+        of_envs = self._engine.take_infos(view.blocks)
         verb = batches.verbs[view.blocks[0]]
-        infos, rewards, terminations, truncations, episodes = self._written(view, said, verb, apart)
+        infos, rewards, terminations, truncations, episodes = self._results(view, of_envs, verb, separate)
         self._state = READY
         received = view.batch(rewards, terminations, truncations, infos)
         self._meter.leave(len(received.resets) - count_true(received.resets), episodes)
         return received
 
-    def _written(
-        self, view: BatchView, said: Infos, verb: str, apart: Infos | None
+    def _results(
+        self, view: BatchView, of_envs: Infos, verb: str, separate: Infos | None
     ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], int]:
-        """Return copies of what was written beside observations, and how many episodes ended."""
+        """Return the infos, copies of the rewards and flags, and the number of episodes that ended."""
         if verb in self._unchecked:  # the first batch of each verb
             self._unchecked.discard(verb)
             if view.warn_if_outside(verb):
                 self._unchecked.clear()
             self._enable_fast_step()
-        if apart is None:
-            infos = merge_infos(said, len(view.arena)) if said else {}
+        if separate is None:
+            infos = merge_infos(of_envs, len(view.arena)) if of_envs else {}
         else:
             infos = {}
-            apart += said
+            separate += of_envs
         rewards, terminations, truncations, episodes = view.transitions.take()
         if self._clock is not None:
             self._clock.add_to(infos, view.arena, self.autoreset_mode, episodes, view.where)
@@ -484,10 +488,11 @@ class VectorEnv(Life):
         """Split values for rows into values for agents.
 
         Args:
-            rows: Arrays with an entry for each row, of all envs or of a batch; or dicts and tuples of them.
+            rows: Arrays with an entry for each row of all envs or of a batch, or dicts and tuples of such
+                arrays.
 
         Returns:
-            For each agent, a view: one entry per env.
+            A view for each agent, with one entry per env.
 
         Example:
             >>> import shoal
@@ -496,11 +501,11 @@ class VectorEnv(Life):
             >>> {agent: len(seen) for agent, seen in vec.by_agent(obs).items()}
             {'agent_0': 3, 'agent_1': 3}
         """
-        node = structure_of(rows, self.observation_layout, self.action_layout)
-        return {agent: every(rows, index, len(self.agents), node) for index, agent in enumerate(self.agents)}
+        node, count = find_root(rows, self.observation_layout, self.action_layout), len(self.agents)
+        return {agent: take_agent(rows, index, count, node) for index, agent in enumerate(self.agents)}
 
     def from_agents(self, values: Mapping[Any, Any]) -> Any:
-        """Join values for agents into values for rows, such as `step` and `send` take.
+        """Join values for agents into values for rows, which `step` and `send` accept.
 
         Raises:
             ArgumentError: If an agent is missing, or unknown.
@@ -508,52 +513,53 @@ class VectorEnv(Life):
         if set(values) != set(self.agents):
             raise ArgumentError(f"expected a value for each of {self.agents}, got {tuple(values)}")
         parts = [values[agent] for agent in self.agents]
-        return interleaved(parts, structure_of(parts[0], self.action_layout, self.observation_layout))
+        return interleave(parts, find_root(parts[0], self.action_layout, self.observation_layout))
 
     # -- access to the envs ----------------------------------------------------------------------------
 
     @verb
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of every env, or read an attribute; one result per env."""
-        return self._per_env(self._ask("call", lambda: self._engine.call(name, args, kwargs)))
+        """Call a method of every env, or read an attribute; return one result per env."""
+        return self._repeat(self._ask_engine("call", lambda: self._engine.call(name, args, kwargs)))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Read an attribute of every env, wrappers included."""
+        """Return an attribute of every env; it may be an attribute of a wrapper."""
         return self.call(name)
 
     @verb
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of every env: a list or tuple gives each its own value."""
+        """Set an attribute of every env. A list or tuple gives each env its own value."""
         self._check_idle("set_attr")
         if not isinstance(values, (list, tuple)):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
             raise ArgumentError(f"values: expected one for each of {self.num_envs} envs, got {len(values)}")
-        self._ask("set_attr", lambda: self._engine.set_attr(name, values[:: self._stride]))
+        self._ask_engine("set_attr", lambda: self._engine.set_attr(name, values[:: self._stride]))
 
     @verb
     def render(self) -> tuple[Any, ...]:
         """Return the frames of all envs."""
-        return self._per_env(self._ask("render", self._engine.render))
+        return self._repeat(self._ask_engine("render", self._engine.render))
 
-    def _per_env(self, results: list[Any]) -> tuple[Any, ...]:
+    def _repeat(self, results: list[Any]) -> tuple[Any, ...]:
+        """Return the result of each env once, or with ``rows_as_envs`` once for each of its rows."""
         return tuple(result for result in results for _ in range(self._stride))
 
-    def _ask(self, verb: str, question: Callable[[], Result]) -> Result:
-        """Let the engine reach into the envs. Whatever they answer, the vec is then as it was."""
+    def _ask_engine(self, verb: str, question: Callable[[], Result]) -> Result:
+        """Let the engine use the envs between two steps. An error of an env does not make the vec fail."""
         self._check_idle(verb)
         self._finish_moving()
         before, self._state, self._pending = self._state, FAILED, verb
         try:
             result = question()
-        except Exception:  # not Ctrl-C, after which it is not known which envs were reached
+        except Exception:  # not Ctrl-C: after it, some envs may have been reached and others not
             self._state = before
             raise
         self._state = before
         return result
 
     def _finish_moving(self) -> None:
-        """Wait for all blocks of an asynchronous vec that are under way. They stay to be received."""
+        """Wait for all blocks of an asynchronous vec that are under way. `recv` still returns them later."""
         if self._batches is not None and self._batches.sent and self._state is READY:
             self._state = FAILED
             self._engine.finish()
@@ -564,24 +570,24 @@ class VectorEnv(Life):
         """The seed of every env's random stream."""
         return self.get_attr("np_random_seed")
 
-    @property  # type: ignore[misc]  # not to be set, as in SyncVectorEnv: the streams are the envs'
+    @property  # type: ignore[misc]  # read-only, as in SyncVectorEnv, because each env has its own stream
     def np_random(self) -> Any:
-        """Every env's random stream."""
+        """The random stream of every env."""
         return self.get_attr("np_random")
 
     @property
     def needs_whole_reset(self) -> bool:
-        """Whether the next reset must be one of all envs: before the first one, and after a failure."""
+        """Whether the next reset must include all envs: before the first reset, and after a failure."""
         return self._state is not READY or bool(self._never_reset.any())
 
     # -- snapshots -------------------------------------------------------------------------------------
 
     @verb
     def snapshot(self) -> dict[str, Any]:
-        """Return all envs and rows as they are now, in a form that can be pickled.
+        """Return the state of all envs and rows in a form that can be pickled.
 
-        An asynchronous vec waits for what is under way; it stays to be received. The caller's own things
-        are not in the snapshot: ``action_space`` keeps its random stream.
+        An asynchronous vec waits for the blocks that are under way; `recv` still returns them later. The
+        random stream of ``action_space`` is not in the snapshot.
 
         Raises:
             SnapshotError: If an env cannot be pickled.
@@ -594,7 +600,7 @@ class VectorEnv(Life):
             raise self._failure()
         return {
             "kind": self._kind(),
-            "envs": self._ask("snapshot", self._engine.freeze),
+            "envs": self._ask_engine("snapshot", self._engine.freeze),
             "arena": self._arena.state(),
             "never_reset": self._never_reset.copy(),
             "next_seed": self._next_seed,
@@ -604,10 +610,10 @@ class VectorEnv(Life):
 
     @verb
     def restore(self, snapshot: Any) -> None:
-        """Go back to a snapshot of this vec, or of one made the same way.
+        """Go back to a snapshot of this vec, or of a vec that was made with the same arguments.
 
         Raises:
-            SnapshotError: If it is of another shape.
+            SnapshotError: If the snapshot is of a different kind of vec.
         """
         self._restore(snapshot)
 
@@ -618,8 +624,8 @@ class VectorEnv(Life):
             theirs = snapshot["kind"].get(name)
             if not same_space(theirs, ours):
                 raise SnapshotError(f"the snapshot is of a vec with another {name}: {theirs}, not {ours}")
-        self._pending, self._arrived = "restore", None
-        self._state = FAILED  # until it is complete
+        self._pending, self._early_infos = "restore", None
+        self._state = FAILED  # until the restore is complete
         self._engine.thaw(snapshot["envs"])
         self._arena.load(snapshot["arena"])
         self._never_reset[:] = snapshot["never_reset"]
@@ -629,11 +635,11 @@ class VectorEnv(Life):
         if self._batches is not None:
             self._batches.load(snapshot["batches"])
         self._state = READY
-        self._step_all = self._engine.step_all  # a restored block has another one
+        self._step_all = self._engine.step_all  # a restored block has a new one
         self._enable_fast_step()
 
     def _kind(self) -> dict[str, Any]:
-        """Return what a snapshot and the vec it is put into must have in common."""
+        """Return the properties in which a snapshot and the vec that restores it must agree."""
         return {
             "backend": type(self).__name__,
             "number of rows": self.num_rows,
@@ -648,8 +654,8 @@ class VectorEnv(Life):
     # -- inside ----------------------------------------------------------------------------------------
 
     def _release_arena(self) -> None:
-        """Drop all references to the rows; views that the user holds still keep them."""
-        if "_whole" not in self.__dict__:  # an earlier close() was interrupted after its last line
+        """Drop all references to the rows. Views that the user holds keep the memory alive."""
+        if "_all_rows" not in self.__dict__:  # an earlier close() was interrupted after it had done this
             return
         self.stats = partial(dict, self.stats())  # type: ignore[method-assign]
         if self._batches is not None:
@@ -657,7 +663,7 @@ class VectorEnv(Life):
         empty = Arena.allocate(0, self.observation_layout, self.action_layout)
         self._arena = replace(empty, mask=self._arena.mask.copy())
         self._fast_step = None
-        for name in ("_mask", "_observe", "_transitions", "_step_all", "_whole"):
+        for name in ("_mask", "_observe", "_transitions", "_step_all", "_all_rows"):
             self.__dict__.pop(name, None)
 
     def _enable_fast_step(self) -> None:
@@ -671,14 +677,14 @@ class VectorEnv(Life):
             raise AlreadyPending(problem, self._pending)
 
     def __repr__(self) -> str:
-        """Backend, env and counts, and why ``backend="auto"`` chose it."""
+        """Return the backend, the env and the counts, and why ``backend="auto"`` chose the backend."""
         known = self.env_name or ("" if self.spec is None else self.spec.id)
         parts = [known, *(f"{name}={value!r}" for name, value in self._counts().items())]
         parts.append(f"auto: {self.chosen_because}" if self.chosen_because else "")
         return f"{type(self).__name__}({', '.join(filter(None, parts))})"
 
     def _counts(self) -> dict[str, Any]:
-        """Return what `repr` shows, by the names of the arguments."""
+        """Return the counts that `repr` shows, by the names of the arguments."""
         agents = {} if self.agents_per_env == 1 else {"agents_per_env": self.agents_per_env}
         batch = {}
         if self._batches is not None:

@@ -195,7 +195,7 @@ class ParentSignals {
     // Set the descriptor on which the launcher reports deaths.
     void watch(int death_descriptor) { watched_.front().fd = death_descriptor; }
     // Set the sockets to the workers. A wait also ends if a worker's end is closed.
-    void watch_lines(const std::vector<int>& descriptors) {
+    void watch_connections(const std::vector<int>& descriptors) {
         watched_.resize(1);
         for (const int descriptor : descriptors) watched_.push_back(pollfd{descriptor, 0, 0});
     }
