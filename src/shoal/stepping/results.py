@@ -106,8 +106,7 @@ def final(rows: RowSlice, row: int, obs: Any, info: Any) -> dict[str, Any]:
         obs: The last observation as the env returned it; the row already holds it.
         info: The info of the last step.
     """
-    if rows.flat:
-        last = last_observation(rows.arena, row, rows.observation, flat=True)
-    else:
-        last = deepcopy(obs)  # the env may reuse its buffer for the first observation of the next episode
+    # Copied, because the env may reuse its buffer for the first observation of the next episode.
+    flat = rows.flat
+    last = last_observation(rows.arena, row, rows.observation, flat=True) if flat else deepcopy(obs)
     return {"final_obs": last, "final_info": keep(checked(info))}
