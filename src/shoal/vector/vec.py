@@ -234,26 +234,24 @@ class VectorEnv(Life):
         taken = True
         try:  # the same as `verb` does, without another call
             taken, self._moving = self._moving, True
-            closed = self._closed
-            if taken or closed:
+            if taken or self._closed:
                 raise self._refusal("step")
-            result = None
-            if self._fast_step is not None and self._state is READY:
-                result = self._fast_step(actions)
-                if result is False:
-                    self._state = FAILED
-                    raise self._engine.fast_step_error()
+            fast = self._fast_step
+            result = fast(actions) if fast is not None and self._state is READY else None
             if result is None:
                 self._send_all(actions)
-                infos, rewards, terminations, truncations = self._receive_all()
+                infos, rewards, terminations, truncations, _ = self._receive_all()
                 result = self._observe(), rewards, terminations, truncations, infos
+            elif result is False:
+                self._state = FAILED
+                raise self._engine.fast_step_error()
             self._moving = False
         except BaseException as error:
             if not taken:
                 self._end_turn(error)
             raise
         if self._closed:
-            self._end_turn()
+            self._end_turn()  # type: ignore[unreachable]  # closed meanwhile
         return result
 
     # -- Shoal's verbs ---------------------------------------------------------------------------------
@@ -327,7 +325,7 @@ class VectorEnv(Life):
             problem = "nothing is under way: call async_reset() or send() before recv()"
             raise NothingPending(problem, "recv")
         self._transitions.resume()
-        infos, rewards, terminations, truncations = self._receive_all(separate)
+        infos, rewards, terminations, truncations, _ = self._receive_all(separate)
         return self._all_rows.batch(rewards, terminations, truncations, infos)
 
     def seed(self, seed: int | Sequence[int | None]) -> None:
@@ -401,15 +399,15 @@ class VectorEnv(Life):
 
     def _receive_all(
         self, separate: Infos | None = None
-    ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Wait for all blocks; return infos, rewards, terminations and truncations for the caller to keep."""
+    ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], int]:
+        """Wait for all blocks; return what `_results` returns of them."""
         infos = self._early_infos
         if infos is None:
             self._state = FAILED  # as long as envs move
             self._engine.wait_for(self._all_rows.blocks)
             infos = self._engine.take_infos(self._all_rows.blocks)
         self._early_infos, self._state = None, READY
-        return self._results(self._all_rows, infos, self._pending, separate)[:4]
+        return self._results(self._all_rows, infos, self._pending, separate)
 
     def _send_some(self, batches: Batches, actions: Any, env_ids: NDArray[np.int64] | None) -> None:
         if self._state is not READY:
