@@ -348,8 +348,8 @@ def _automatic(
 
 def _backend(name: str, for_processes: dict[str, Any]) -> Callable[..., VectorEnv]:
     """Return the class of a backend; raise if it does not have all of these arguments."""
-    if name == "multiprocessing":
-        return Multiprocessing
+    if name != "serial":
+        return {"multiprocessing": Multiprocessing}[name]
     if for_processes.get("mode") == "sync":
         del for_processes["mode"]  # Serial is always synchronous
     if for_processes:

@@ -74,6 +74,6 @@ class Demo:
         print(f"Mean return of the likeliest actions in {found.episodes} episodes: {found.mean_return:.0f}\n")
         print(f"learning curve  {folder / 'curve.png'}")
         print(f"replay          {folder / 'replay.gif'}")
-        print(f"play it again   {invocation()} eval {folder}")
+        print(f"evaluate it     {invocation()} eval {folder}")
         print(f"learn your own  {invocation()} train ppo --env YOUR_ENV")
         return 130 if result.stopped and not solved else 0

@@ -191,7 +191,12 @@ class Block:
         for unit in self.units:
             envs, number = slice(first, first + unit.num_envs), self._first_env + first
             with Guard(f"env {number}", verb, range(number, number + unit.num_envs)):
-                answers.extend(question(unit, envs))
+                try:
+                    answers.extend(question(unit, envs))
+                except Exception as error:
+                    with suppress(Exception):  # an exception may refuse notes
+                        error.add_note(f"raised by {verb}() of env {number}")
+                    raise
             first = envs.stop
         return answers
 

@@ -105,6 +105,8 @@ def check_vector_env(backend: Backend, *, num_envs: int = 5, steps: int = 60) ->
 def check_counts_and_spaces(backend: Cast, num_envs: int, steps: int) -> None:
     """Check that counts, spaces and metadata describe the returned values."""
     with backend(backend.sentinels(num_envs)) as vec:
+        asynchronous = "the backend makes a synchronous vec: this kit calls reset() and step()"
+        require(not vec.is_async, asynchronous, vec)
         require(vec.num_envs == vec.num_rows == vec.batch_size == num_envs, "the counts must agree", vec)
         require_equal(vec.agents_per_env, 1, "a single-agent env has one row")
         single = backend.sentinel.observation_space

@@ -136,11 +136,18 @@ class Engine(ABC):
 
     @abstractmethod
     def take_infos(self, blocks: Sequence[int]) -> Infos:
-        """Return the infos of blocks that the caller holds. Rows are counted from the first of them."""
+        """Return the infos of blocks that the caller holds, as (row, info) pairs.
+
+        Row 0 is the first row of the first of these blocks. The rows of the others follow in their order.
+        """
 
     @abstractmethod
     def finish(self) -> None:
-        """Wait until no block is MOVING. Blocks that are DONE stay so until the vec waits for them."""
+        """Wait until no block is MOVING. Blocks that are DONE stay so until the vec waits for them.
+
+        Raises:
+            Exception: The error of an env, or of the worker that holds it.
+        """
 
     # -- access to the envs ----------------------------------------------------------------------------
 

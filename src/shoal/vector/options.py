@@ -27,6 +27,10 @@ class VecOptions:
     observation_mode: ObservationMode = "same"
     rows_as_envs: bool = False
 
+    def __post_init__(self) -> None:
+        """Accept an autoreset mode by its name or value too."""
+        object.__setattr__(self, "autoreset_mode", autoreset(self.autoreset_mode))
+
 
 def creators_of(env: Any, num_envs: Any) -> list[Creator]:
     """Return a list of creators, one per env.

@@ -11,6 +11,7 @@ Guarantees
 from __future__ import annotations
 
 import inspect
+import linecache
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -58,7 +59,9 @@ def verb(method: Callable[Concatenate[Vec, Rest], Result]) -> Callable[Concatena
     namespace: dict[str, Any] = {"method": method}
     text = _VERB.format(parameters=bare, arguments=", ".join(map(_as_argument, parameters)))
     # The file name begins with Shoal's folder, so that `warn_caller` skips this frame.
-    exec(compile(text, f"{__file__}:{method.__name__}", "exec"), namespace)
+    name = f"{__file__}:{method.__name__}"
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name  # for tracebacks
+    exec(compile(text, name, "exec"), namespace)
     return holds_turn(wraps(method)(namespace["taking_turns"]))
 
 

@@ -159,7 +159,12 @@ class VectorEnv(Life):
         if self.observation_mode != "same":
             raise ArgumentError("observation_mode: an asynchronous vec has only 'same', got another")
         blocks = self._engine.blocks
-        per_batch = batching.batch_size * len(blocks) // len(batching.creators)
+        per_batch, rest = divmod(batching.batch_size * len(blocks), len(batching.creators))
+        if rest or per_batch == 0:
+            raise ArgumentError(
+                f"batch_size: expected a multiple of a block's envs, with {len(batching.creators)} envs in "
+                f"{len(blocks)} blocks, got {batching.batch_size}"
+            )
         self._batches = Batches(self._all_rows, blocks, per_batch, str(batching.order))
         self._meter = Meter()
         envs = per_batch * self._batches.block_size
@@ -180,7 +185,8 @@ class VectorEnv(Life):
     def _failure(self) -> ResetNeeded:
         """Make the error of a verb that is called after a failure, before the next reset."""
         return ResetNeeded(
-            "the last call was interrupted, or an env raised in it, so the rows are not of one moment: "
+            "in the last call an env raised, a worker was lost, or Ctrl-C came, so the rows are not of one "
+            "moment: "
             f"call {self._reset_verb}() first"
         )
 
