@@ -147,6 +147,7 @@ NB_MODULE(_native, module) {
         .def("begin", &shoal::Transitions::begin)
         .def("pause", &shoal::Transitions::pause)
         .def("resume", &shoal::Transitions::resume)
+        .def("drop", &shoal::Transitions::drop)
         .def("take", &shoal::Transitions::take)
         .def("figures", &shoal::Transitions::figures);
 
@@ -169,7 +170,6 @@ NB_MODULE(_native, module) {
         .def("collect", &NativeQueue::collect)
         .def("has_failed", &NativeQueue::has_failed)
         .def("kept", &NativeQueue::kept)
-        .def("result", &NativeQueue::result)
         .def("close", &NativeQueue::close);
 
     module.def("gae", &gae, "rewards"_a.noconvert(), "values"_a.noconvert(), "last_values"_a.noconvert(),

@@ -129,7 +129,7 @@ def test_workers_need_not_import_sb3():
 
 
 def test_nothing_is_left_at_the_envs(monkeypatch):
-    monkeypatch.delattr(gymnasium.Env, "_shoal_let", raising=False)  # by other tests
+    monkeypatch.delattr(gymnasium.Env, "_shoal_run", raising=False)  # by other tests
     env = ShoalVecEnv(creators(2), backend="serial")
     env.env_method("count", indices=0)
     left = [name for walk in env._vec.envs for name in vars(walk) if "shoal" in name]

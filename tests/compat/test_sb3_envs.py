@@ -171,7 +171,7 @@ def test_the_same_env_is_copied_to_each_worker():
 def test_vecs_that_do_not_fit():
     create = partial(gymnasium.make, "CartPole-v1")
     theirs = gymnasium.vector.SyncVectorEnv([create])
-    with pytest.raises(ArgumentTypeError, match=r"expected a vec of Shoal's.* got SyncVectorEnv"):
+    with pytest.raises(ArgumentTypeError, match=r"expected a vec of Shoal, .* got SyncVectorEnv"):
         as_vec_env(theirs)
     theirs.close()
     for mode in ("NEXT_STEP", "DISABLED"):
@@ -197,7 +197,7 @@ def test_vecs_that_do_not_fit():
 @needs_processes
 @pytest.mark.parametrize("options", [{"batch_size": 2}, {"mode": "async"}])
 def test_asynchronous_vecs_do_not_fit(options):
-    with pytest.raises(ArgumentError, match="expected a synchronous one, got one that is asynchronous"):
+    with pytest.raises(ArgumentError, match="expected a synchronous vec, got an asynchronous one"):
         ShoalVecEnv(creators(4), num_workers=2, **options)
 
 

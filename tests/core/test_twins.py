@@ -372,3 +372,8 @@ def test_transitions_are_counted_and_timed(core):
     assert inside + outside <= time.perf_counter() - begun
     transitions.begin(4)  # nobody was waiting for a step since the one that failed
     assert transitions.figures()[-1] == outside
+    transitions.pause()
+    transitions.drop()
+    transitions.resume()
+    transitions.take()  # of a reset
+    assert transitions.figures() == (*counts, inside, outside)

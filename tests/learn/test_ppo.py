@@ -1,5 +1,7 @@
 """PPO: what is right by construction, each with a test that names it."""
 
+import threading
+
 import gymnasium
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from shoal import NativeEnv
 from shoal.envs import probes
 from shoal.errors import ArgumentError
 from shoal.learn import PPO, PPOConfig, evaluate
+from tests.conftest import wait_until
 from tests.learn.small_runs import digest, quick, trained
 
 
@@ -175,6 +178,30 @@ def test_overlap_learns_from_all_that_it_collects():
     with PPO("shoal/Pendulum-v1", quick(mode="overlap", total_steps=512)) as ppo:
         result = ppo.train()
     assert (result.steps, result.updates) == (512, 4)
+
+
+def test_an_interrupted_update_does_not_learn_from_its_rollout_again(monkeypatch):
+    seen = []
+
+    def descend(experience, targets):
+        seen.append(experience.obs.numpy().tobytes())
+        if len(seen) == 1:
+            raise KeyboardInterrupt("now")
+        return original(experience, targets)
+
+    def collects():
+        return any(thread.name.startswith("shoal-collect") for thread in threading.enumerate())
+
+    with PPO("shoal/Pendulum-v1", quick(mode="overlap", total_steps=512)) as ppo:
+        original = ppo._descend
+        monkeypatch.setattr(ppo, "_descend", descend)
+        with pytest.raises(KeyboardInterrupt, match="now"):
+            ppo.train()
+        assert wait_until(lambda: not collects(), 60)
+        result = ppo.train()
+        monkeypatch.undo()
+    assert (result.steps, result.updates) == (512, 3)
+    assert len(set(seen)) == 4
 
 
 def test_stopped_before_it_has_begun():

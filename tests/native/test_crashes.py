@@ -95,7 +95,7 @@ def test_a_crash_of_a_checked_kernel(crash):
     died_of, said = crash("play(cls=Late, way=RECURS, check=True)")
     assert died_of == signal.SIGSEGV
     whose = " in the compiled code of tests.native.envs.Late. "
-    assert f"shoal: SIGSEGV{whose}Its indices are checked, so that it was something else" in said
+    assert f"shoal: SIGSEGV{whose}Its indices are checked, so the cause is another one" in said
 
 
 def test_a_recursion_in_a_thread_that_did_not_make_the_vec(crash):

@@ -4,10 +4,11 @@ import os
 import signal
 import time
 
+import gymnasium
 import gymnasium.spaces as sp
 
 from shoal.testing import SentinelEnv
-from tests.vector.faulty import LONG, Bomb, Gated
+from tests.vector.faulty import LONG, Bomb, Gated, Signalling
 
 
 class Odd(Gated):
@@ -20,6 +21,29 @@ class Odd(Gated):
     def large(self):
         """Return more than fits into a socket."""
         return bytes(1 << 24)
+
+
+class Bulky(gymnasium.Env):
+    """Has infos at every reset and step that do not fit into a socket. Its actions are objects."""
+
+    observation_space, action_space = sp.Discrete(2), sp.Sequence(sp.Discrete(2))
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {"bulk": bytes(1 << 20)}
+
+    def step(self, action):
+        return 1, 0.0, False, False, {"bulk": bytes(1 << 20)}
+
+
+class RaisesUnseen(Signalling):
+    """Raises in the step in which it has signalled, when the gate is open."""
+
+    def step(self, action):
+        signals = self.verb == "step"
+        result = super().step(action)
+        if signals:
+            raise ValueError("unseen")
+        return result
 
 
 class Remade(SentinelEnv):

@@ -218,7 +218,9 @@ def test_verbs_out_of_turn():
             NothingPending, match=r"a batch has 4 envs, and only 0 are under way: call async_reset"
         ):
             vec.recv()
-        with pytest.raises(NothingPending, match=r"no batch is in hand: call recv\(\) before send"):
+        with pytest.raises(
+            NothingPending, match=r"no batch was received and not sent: call recv\(\) before send"
+        ):
             vec.send(np.zeros(4, np.int64))
         with pytest.raises(WrongMode, match=r"call async_reset\(\), then recv\(\), instead of reset"):
             vec.reset(seed=0)
@@ -233,13 +235,15 @@ def test_verbs_out_of_turn():
                 vec.send(np.zeros(4, np.int64), env_ids=np.array(wrong))
         with pytest.raises(ActionError, match=r"of env 6: expected integers from 0 to 999, got 1000"):
             vec.send(np.array([0, 0, 1000, 0]), env_ids=second.env_ids)
-        with pytest.raises(ArgumentError, match="env_ids: 2 batches are in hand, so say whose"):
+        with pytest.raises(
+            ArgumentError, match="env_ids: 2 batches were received and not sent, so say whose"
+        ):
             vec.send(actions_for(second))
         vec.send(actions_for(second), env_ids=second.env_ids)
-        with pytest.raises(ArgumentError, match=r"env_ids: envs \[4, 5\] are not in hand"):
+        with pytest.raises(ArgumentError, match=r"received and not sent, but \[4, 5\] were sent already"):
             vec.send(actions_for(second), env_ids=second.env_ids)
         vec.send(actions_for(first))  # the only one that is left
-        with pytest.raises(NothingPending, match="no batch is in hand"):
+        with pytest.raises(NothingPending, match="no batch was received and not sent"):
             vec.send(actions_for(first))
         assert vec.recv().obs[:, 3].tolist() == actions_for(second).tolist()
     with pytest.raises(Closed, match="has been closed"):
@@ -404,3 +408,19 @@ def test_a_fork_cannot_receive():
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
         assert vec.recv().infos["begun"].tolist() == [0] * 4
+
+
+class Outside(SentinelEnv):
+    """Its observations are outside its space."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (5,), np.int64)
+
+
+def test_a_warning_that_is_an_error_leaves_the_batch():
+    with pool(sentinels(2, Outside), num_workers=1, batch_size=None, mode="async") as vec:
+        vec.async_reset(seed=3)
+        for verb in ("reset", "step"):
+            with pytest.raises(UserWarning, match=rf"from {verb}\(\), is outside its space"):
+                vec.recv()
+            vec.send([0, 0])
+        assert vec.recv().obs[:, 0].tolist() == [0, 1]

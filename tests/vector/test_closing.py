@@ -106,14 +106,14 @@ def test_a_handler_that_closes_and_raises_leaves_no_threads(alarm):
         assert wait_until(lambda: threads() == before, 60)
 
 
-def test_a_closed_asynchronous_vec_has_no_batch_in_hand():
+def test_a_closed_asynchronous_vec_has_no_batch():
     if _core.NAME != "native":
         pytest.skip("needs the compiled core")
     vec = shoal.Multiprocessing(lambda: SentinelEnv(0), 4, num_workers=2, batch_size=2)
     vec.async_reset(seed=0)
     vec.recv()
     vec.close()
-    with pytest.raises(NothingPending, match="no batch is in hand"):
+    with pytest.raises(NothingPending, match="no batch was received and not sent"):
         vec.mask  # noqa: B018
 
 
@@ -180,3 +180,120 @@ def test_sys_exit_in_a_space_or_a_property_does_not_end_the_process(what):
     else:
         with pytest.raises(shoal.errors.ShoalError, match=r"sys.exit\(4\)"):
             shoal.Serial(lambda: Env(0), 2)
+
+
+@pytest.fixture
+def _patient(monkeypatch):
+    """Let close() wait for other threads as long as it takes."""
+    monkeypatch.setattr("shoal.vector.life.PATIENCE", 60.0)
+
+
+class ClosesSlowly(SentinelEnv):
+    """Waits in each step for the event `step_on`, and in the first `close` for the event `end`."""
+
+    def __init__(self):
+        super().__init__(0)
+        self.inside, self.step_on, self.closing, self.end = (threading.Event() for _ in range(4))
+        self.closed = 0
+
+    def step(self, action):
+        self.inside.set()
+        assert self.step_on.wait(60)
+        return super().step(action)
+
+    def close(self):
+        self.closed += 1
+        self.closing.set()
+        assert self.closed > 1 or self.end.wait(60)
+
+
+def refused(function):
+    """Run a verb in a thread, which must raise `Closed`."""
+
+    def run():
+        with pytest.raises(Closed, match="closed"):
+            function()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+@pytest.mark.usefixtures("_patient")
+def test_close_waits_for_a_verb_that_closes_the_envs():
+    env = ClosesSlowly()
+    vec = shoal.Serial(lambda: env)
+    vec.reset(seed=0)
+    release, wait = vec._release_all, vec._await_closed
+    others = []
+
+    def release_second():
+        """Let a verb of another thread come first."""
+        del vec._release_all
+        others.append(refused(lambda: vec.step([0])))
+        assert env.closing.wait(60)
+        return release()
+
+    def await_closed():
+        env.end.set()
+        wait()
+
+    vec._release_all, vec._await_closed = release_second, await_closed
+    vec.close()
+    was_closed = vec.closed
+    env.end.set()
+    others[0].join(60)
+    assert was_closed
+    assert env.closed == 1
+    del vec._await_closed
+
+
+@pytest.mark.usefixtures("_patient")
+def test_an_interrupted_close_and_another_one_close_each_env_once():
+    env = ClosesSlowly()
+    vec = shoal.Serial(lambda: env)
+    vec.reset(seed=0)
+    verb = refused(lambda: vec.step([0]))
+    assert env.inside.wait(60)
+
+    def interrupted():
+        raise KeyboardInterrupt("now")
+
+    vec._await_closed = interrupted
+    with pytest.raises(KeyboardInterrupt, match="now"):
+        vec.close()
+    del vec._await_closed
+    env.step_on.set()
+    assert env.closing.wait(60)
+    wait = vec._await_closed
+
+    def await_closed():
+        env.end.set()
+        wait()
+
+    vec._await_closed = await_closed
+    try:
+        vec.close()
+    finally:
+        env.end.set()
+        verb.join(60)
+        del vec._await_closed
+    assert vec.closed
+    assert env.closed == 1
+
+
+@native
+def test_an_interrupted_close_of_an_asynchronous_vec_can_be_repeated(monkeypatch):
+    vec = shoal.Multiprocessing(SentinelEnv, 4, num_workers=2, batch_size=2)
+    vec.async_reset(seed=0)
+    vec.recv()
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt("now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shoal.vector.vec.replace", interrupted)  # after the batches were released
+        with pytest.raises(KeyboardInterrupt, match="now"):
+            vec.close()
+    vec.close()
+    assert vec.closed

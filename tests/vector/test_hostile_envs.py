@@ -35,7 +35,8 @@ def test_02_a_worker_that_dies_after_its_answer_is_told_of_once(tmp_path, verb):
         assert wait_until(lambda: not Path(f"/proc/{dying}").exists(), 60)
 
         def release():
-            wait_until(lambda: vec._moving and 0 in vec._engine._workers.lost, 60)  # the parent has noticed
+            # The parent has noticed it.
+            wait_until(lambda: vec._turn_taken and 0 in vec._engine._workers.lost, 60)
             gate.open()
 
         releasing = threading.Thread(target=release)

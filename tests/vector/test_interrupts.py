@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 from tests.conftest import wait_until
+from tests.processes.faulty_envs import RaisesUnseen
 from tests.vector.faulty import Gate, Gated, Signalling, envs, pool, sleeps, still_works
 
 import shoal
@@ -72,6 +73,28 @@ def test_06_ctrl_c_in_the_middle_of_anything(verb, tmp_path, monkeypatch):
             vec.step([0] * 4)
         still_works(vec)
         assert vec.call("pid") == workers  # they have finished what was interrupted
+
+
+@pytest.mark.parametrize("order", [None, "fifo", "ready"])
+def test_an_error_that_ctrl_c_kept_from_the_caller_is_dropped_with_a_warning(order, tmp_path, monkeypatch):
+    set_grace(monkeypatch, 60.0)  # any time to go on
+    gate = Gate(tmp_path)
+    creators = [partial(RaisesUnseen, i, os.getpid(), gate, "step" if i else None) for i in range(2)]
+    options = {} if order is None else {"mode": "async", "batch_size": 2, "order": order}
+    with shoal.Multiprocessing(creators, num_workers=2, **options) as vec:
+        vec.async_reset(seed=0)
+        vec.recv()
+
+        def step():
+            vec.send([0, 0])
+            vec.recv()
+
+        with on_signal(interrupt), pytest.raises(KeyboardInterrupt, match="now"):
+            step()
+        gate.open()
+        with pytest.warns(UserWarning, match=r"dropped by (async_)?reset\(\): ValueError: unseen"):
+            vec.async_reset(seed=0)
+        vec.recv()
 
 
 def test_06_ctrl_c_out_of_an_env_that_hangs_and_on(monkeypatch):

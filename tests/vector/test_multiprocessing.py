@@ -13,8 +13,8 @@ from tests.conftest import wait_until
 
 import shoal
 from shoal import AutoresetMode, _core
-from shoal.errors import ArgumentError, CoreNeeded, SnapshotError
-from shoal.testing import SampleEnv, SentinelEnv, check_vector_env
+from shoal.errors import ArgumentError, CoreNeeded, SnapshotError, WorkerError
+from shoal.testing import CrashEnv, SampleEnv, SentinelEnv, check_vector_env
 from shoal.testing.contract import difference
 from shoal.testing.side_by_side import same_batches
 
@@ -165,6 +165,57 @@ def test_a_snapshot_of_another_split_is_refused():
         four.reset(seed=0)
 
 
+# -- seeds -------------------------------------------------------------------------------------------------
+
+
+def received(vec):
+    """Reset a vec, and return for each env the number of its episode since its last seed, and that seed."""
+    vec.async_reset()
+    batches = [vec.recv() for _ in range(vec.num_envs // vec.batch_size)]
+    return np.concatenate([batch.obs for batch in batches])[:, [1, 4]].tolist()
+
+
+@native
+@pytest.mark.parametrize("options", [{}, {"batch_size": 1}], ids=["sync", "async"])
+def test_a_planned_seed_is_kept_if_a_worker_fails_to_reset(options):
+    creators = [SentinelEnv, partial(CrashEnv, 1, 0)]  # an asynchronous vec receives the first env
+    with shoal.Multiprocessing(creators, num_workers=2, seed=5, **options) as vec:
+        with pytest.raises(ValueError, match="failed as told"):
+            received(vec)
+        vec.set_attr("at", 99)
+        assert received(vec) == [[0, 5], [0, 6]]
+        assert received(vec) == [[1, 5], [1, 6]]  # without a seed
+        vec.async_reset()
+        vec.seed(9)
+        vec.recv()
+        assert received(vec) == [[0, 9], [0, 10]]
+
+
+# -- forks -------------------------------------------------------------------------------------------------
+
+
+@native
+@pytest.mark.parametrize("options", [{}, {"batch_size": 2}], ids=["sync", "async"])
+def test_a_forked_child_leaves_the_rows_of_its_parent_as_they_are(options):
+    with shoal.Multiprocessing(sentinels(2), num_workers=1, mode="async" if options else None) as vec:
+        vec.async_reset(seed=0)
+        vec.recv()
+        vec.send([1, 2])
+        vec.recv()
+        before = vec._arena.actions.copy()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                vec.send([77, 88])
+            except WorkerError:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        assert np.array_equal(vec._arena.actions, before)
+        vec.send([3, 4])
+        assert vec.recv().obs[:, 3].tolist() == [3, 4]
+
+
 # -- counts and arguments ----------------------------------------------------------------------------------
 
 
@@ -174,9 +225,11 @@ def test_a_snapshot_of_another_split_is_refused():
     [
         ({"num_workers": 0}, "num_workers: expected a positive integer, got 0"),
         ({"num_workers": 2.0}, "num_workers: expected a positive integer, got 2.0"),
+        ({"num_workers": True}, "num_workers: expected a positive integer, got True"),
         ({"num_workers": 5}, "num_workers: expected at most 4, one per creator, got 5"),
         ({"num_workers": 4, "parent_steps": True}, "num_workers: expected at most 3, one per creator, got 4"),
         ({"envs_per_worker": 0}, "envs_per_worker: expected a positive integer, got 0"),
+        ({"envs_per_worker": True}, "envs_per_worker: expected a positive integer, got True"),
         ({"envs_per_worker": 4, "parent_steps": True}, "envs_per_worker: expected less than 4"),
         ({"envs_per_worker": 2, "num_workers": 2}, "each follows from the other, pass one of them"),
         ({"timeout": 0}, "timeout: expected a positive number of seconds or None, got 0"),

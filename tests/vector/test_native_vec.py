@@ -16,6 +16,7 @@ import shoal
 from shoal import _core
 from shoal.errors import (
     ActionError,
+    AlreadyPending,
     ArgumentError,
     ArgumentTypeError,
     Closed,
@@ -157,10 +158,13 @@ def test_surplus_envs_and_several_batches_in_hand():
         vec.async_reset(seed=0)
         first, second = vec.recv(), vec.recv()
         with pytest.raises(
-            NothingPending, match="only 0 are under way: send actions for what is in hand first"
+            NothingPending,
+            match="only 0 are under way: send actions for what was received and not sent first",
         ):
             vec.recv()
-        with pytest.raises(ArgumentError, match="2 batches are in hand, so say whose actions these are"):
+        with pytest.raises(
+            ArgumentError, match="2 batches were received and not sent, so say whose actions these are"
+        ):
             vec.send(np.zeros(8, np.int64))
         vec.send(np.full(8, 2), env_ids=second.env_ids)
         vec.send(np.full(8, 1), env_ids=first.env_ids)
@@ -389,7 +393,7 @@ def test_other_threads_may_run_meanwhile_and_may_not_step():
         while not (refused or problems):
             try:
                 vec.step(actions)
-            except shoal.errors.AlreadyPending as error:
+            except AlreadyPending as error:
                 assert "the envs are moving" in str(error)  # noqa: PT017
                 refused += 1
         ended.set()
@@ -451,6 +455,18 @@ def test_a_signal_handler_may_close():
     assert "closed while its envs were moving" in said_by(script)
 
 
+def test_the_refusal_names_the_step_of_the_fast_path():
+    with shoal.make("shoal/CartPole-v1", 4, copy=False) as vec:
+        vec.reset(seed=0)
+        vec.step(np.zeros(4, np.int64))
+        vec.call("x")
+        assert vec._fast_step is not None
+        vec._turn_taken = True  # as in the middle of a step
+        with pytest.raises(AlreadyPending, match="Call it when their step is over"):
+            vec.reset()
+        vec._turn_taken = False
+
+
 def test_a_forked_child_is_told():
     script = """
     import os, shoal, numpy as np
@@ -471,7 +487,7 @@ def test_a_forked_child_is_told():
     assert os.waitpid(child, 0)[1] == 0
     vec.step(np.zeros(100, np.int64))
     """
-    assert said_by(script).count("its threads are there: make a new one here") == 2
+    assert said_by(script).count("only that one can use it: make a new one here") == 2
 
 
 def test_threads_of_the_core_leave_signals_to_python():

@@ -18,7 +18,7 @@ from shoal.testing.contract import difference
 if _core.NAME != "native":
     pytest.skip("needs the compiled core", allow_module_level=True)
 
-from shoal.testing.native_envs import SentinelNative
+from shoal.testing.native_envs import PairNative, SentinelNative
 
 pytestmark = pytest.mark.core
 
@@ -152,3 +152,108 @@ def test_a_vec_that_was_never_reset_can_be_restored():
             other.step(np.zeros(3, np.int64))
         other.restore(saved, [0, 1, 2])
         other.step(np.zeros(3, np.int64))
+
+
+def test_a_snapshot_of_another_split_into_blocks_is_refused():
+    with (
+        shoal.make("shoal/CartPole-v1", 8, batch_size=4, num_workers=1) as one,
+        shoal.make("shoal/CartPole-v1", 8, batch_size=4, num_workers=2) as two,
+    ):
+        for vec in (one, two):
+            vec.async_reset(seed=0)
+            vec.recv()
+        with pytest.raises(
+            SnapshotError, match="split of envs into blocks: 2 blocks of 4, not 4 blocks of 2"
+        ):
+            two.restore(one.snapshot())
+        two.send(np.zeros(4, np.int64))
+        two.restore(one.snapshot([0, 1]), [6, 7])  # blocks do not matter for some envs
+        assert two.recv().env_ids.tolist() == [4, 5, 6, 7]
+
+
+def fail(vec):
+    """Interrupt a `recv`, so that the vec has failed while its threads move envs."""
+
+    def interrupted(blocks):
+        raise KeyboardInterrupt("now")
+
+    vec._engine.wait_for = interrupted
+    with pytest.raises(KeyboardInterrupt, match="now"):
+        vec.recv()
+    del vec._engine.wait_for
+    assert vec._engine._moving
+
+
+@pytest.mark.parametrize("verb", ["call", "set_attr", "render", "restore"])
+def test_the_envs_of_a_failed_vec_are_used_when_no_thread_moves_them(verb):
+    with shoal.make(SentinelNative, 8, batch_size=4, num_workers=2) as vec:
+        vec.async_reset(seed=0)
+        saved = vec.snapshot([0])
+        arguments = {"call": ["count"], "set_attr": ["count", 1], "restore": [saved, [0]]}
+        vec.async_reset(seed=0)
+        fail(vec)
+        getattr(vec, verb)(*arguments.get(verb, []))
+        assert not vec._engine._moving
+        with pytest.raises(ResetNeeded, match="call async_reset"):
+            vec.recv()
+
+
+def test_a_failed_vec_has_no_snapshot_of_some_envs():
+    with shoal.make(SentinelNative, 8, batch_size=4, num_workers=2) as vec:
+        vec.async_reset(seed=0)
+        fail(vec)
+        with pytest.raises(ResetNeeded, match="the rows are not of one moment"):
+            vec.snapshot([0])
+
+
+def test_a_restore_of_some_envs_that_fails_needs_a_reset():
+    with shoal.make(SentinelNative, 4) as vec:
+        vec.reset(seed=0)
+        saved = vec.snapshot([0, 1])
+        del saved["rows"]["mask"]
+        with pytest.raises(KeyError, match="mask"):
+            vec.restore(saved, [0, 1])
+        with pytest.raises(ResetNeeded, match="the rows are not of one moment"):
+            vec.step(np.zeros(4, np.int64))
+        vec.reset(seed=0)
+
+
+def test_a_snapshot_of_some_envs_keeps_the_seconds_of_their_episodes(monkeypatch):
+    class Watch:
+        now = 100.0
+
+        def perf_counter(self):
+            return self.now
+
+    watch = Watch()
+    monkeypatch.setattr("shoal.vector.statistics.time", watch)
+    with shoal.make(PairNative, 2, episode_stats=True) as vec:
+        vec.reset(seed=0)
+        saved = vec.snapshot([1])
+        watch.now += 1000.0
+        vec.restore(saved, [1])
+        for _ in range(4):
+            vec.step(np.zeros(4, np.int64))
+        watch.now += 1.0
+        *_, infos = vec.step(np.zeros(4, np.int64))  # ends the second agents
+        assert infos["episode"]["t"].tolist() == [0.0, 1001.0, 0.0, 1.0]
+
+
+def test_rows_of_a_restored_batch_can_be_restored_again():
+    options = {
+        "batch_size": 2,
+        "order": "ready",
+        "autoreset_mode": "Disabled",
+        "num_workers": 1,
+        "debug": True,
+    }
+    with shoal.make(SentinelNative, 6, env_kwargs={"max_length": 1}, **options) as vec:
+        vec.async_reset(seed=0)
+        batches = [vec.recv() for _ in range(3)]
+        begun = vec.snapshot([0, 4])
+        vec.send([0, 0], np.concatenate([batches[0].env_ids[:1], batches[2].env_ids[:1]]))
+        assert vec.recv().env_ids.tolist() == [0, 4]  # a copy of rows that do not adjoin
+        assert not vec.mask.any()
+        vec.restore(vec.snapshot())
+        vec.restore(begun, [0, 4])
+        assert vec.mask.all()

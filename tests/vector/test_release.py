@@ -8,10 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import gymnasium.spaces as sp
+import numpy as np
 import pytest
 
 import shoal
 from shoal import _core
+from shoal.errors import Closed
 from shoal.testing import SampleEnv, SentinelAgent, SentinelEnv, SentinelRows
 
 needs_workers = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
@@ -129,3 +131,44 @@ def test_42_a_serial_vec_is_in_no_reference_cycle(envs, options):
         vec.close()
         del vec
         assert [each() for each in alive] == [None, None]
+
+
+def rows_of(vec):
+    return weakref.ref(vec._arena.rewards.base)
+
+
+@pytest.mark.parametrize("envs", ["plain", "nested spaces", "vector envs"])  # others write into their rows
+def test_42_a_closed_serial_vec_has_no_rows(envs):
+    with without_collector():
+        vec = shoal.Serial(ENVS[envs], copy=False)
+        use(vec)
+        rows = rows_of(vec)
+        vec.close()
+        assert rows() is None
+        assert len(vec.envs) == vec.num_envs
+
+
+@needs_workers
+@pytest.mark.parametrize("options", [{"copy": False}, {"batch_size": 2}, {"check": True}], ids=str)
+def test_42_a_closed_native_vec_has_no_rows(options):
+    with without_collector():
+        vec = shoal.make("shoal/CartPole-v1", 4, backend="native", **options)
+        use(vec)
+        rows = rows_of(vec)
+        vec.close()
+        assert rows() is None
+        vec.close()
+        with pytest.raises(Closed, match="the vec has been closed"):
+            vec.column_of("x")
+
+
+@needs_workers
+def test_42_views_keep_the_rows_of_a_native_vec():
+    with without_collector():
+        vec = shoal.make("shoal/CartPole-v1", 4, backend="native", copy=False)
+        obs, _ = vec.reset(seed=0)
+        kept, rows = obs.copy(), rows_of(vec)
+        vec.close()
+        assert np.array_equal(obs, kept)
+        del obs
+        assert rows() is None

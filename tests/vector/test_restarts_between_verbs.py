@@ -22,7 +22,7 @@ from tests.vector.faulty import (
 
 import shoal
 from shoal import AutoresetMode, _core
-from shoal.errors import RestartWarning, WorkerDied
+from shoal.errors import ResetNeeded, RestartWarning, WorkerDied
 from shoal.testing.contract import difference
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="Multiprocessing needs the compiled core")
@@ -97,11 +97,15 @@ def test_a_worker_lost_in_a_call_that_has_nothing_to_say():
 def test_a_partial_reset_after_a_worker_was_lost_in_a_call():
     with silent() as vec:
         vec.reset(seed=0)
+        last, *_ = vec.step(ACTIONS)
         with pytest.raises(WorkerDied, match="left with exit code 1"):
             vec.call("die")
-        obs, _ = vec.reset(options={"reset_mask": np.array([True, False, False, False])})
-        assert obs[:, 2].tolist() == [0, 0, 0, 0]
-        assert vec.step(ACTIONS)[0][:, 2].tolist() == [1, 1, 1, 1]
+        with pytest.warns(RestartWarning, match="left with exit code 1"):
+            obs, infos = vec.reset(options={"reset_mask": np.array([True, False, False, False])})
+        assert obs[:, 2].tolist() == [0, 1, 1, 1]
+        assert obs[2:].tolist() == last[2:].tolist()
+        assert infos["restarted"].tolist() == [False, False, True, True]
+        assert vec.step(ACTIONS)[0][:, 2].tolist() == [1, 2, 0, 0]
 
 
 def test_a_snapshot_between_a_restart_and_its_reset():
@@ -197,7 +201,7 @@ def test_a_worker_that_dies_in_a_step_that_a_reset_drops(mode, tmp_path):
             assert wait_until(gate.reached, 60)
 
             def release():
-                wait_until(lambda: vec._moving and sleeps(os.getpid()), 60)
+                wait_until(lambda: vec._turn_taken and sleeps(os.getpid()), 60)
                 gate.open()
 
             releasing = threading.Thread(target=release)
@@ -206,14 +210,19 @@ def test_a_worker_that_dies_in_a_step_that_a_reset_drops(mode, tmp_path):
             releasing.join()
 
     with step_under_way(Gate(tmp_path, "restart"), on_error="restart") as vec:
-        with pytest.warns(UserWarning, match=r"dropped by reset\(\): WorkerDied"):
-            obs, _ = vec.reset(options=mask)
-        assert obs[:, 2].tolist() == [0, 1, 0, 0]  # all envs of the new worker have begun anew
-        assert vec.step(ACTIONS)[0][:, 2].tolist() == [1, 2, 1, 1]
+        with pytest.warns(RestartWarning, match="worker 1 is restarted.*signal 9"):
+            obs, infos = vec.reset(options=mask)
+        assert obs[:, 2].tolist() == [0, 1, 0, 0]  # worker 1 has not finished the step
+        assert infos["restarted"].tolist() == [False, False, True, True]
+        assert vec.mask.tolist() == [True, True] + [mode is AutoresetMode.SAME_STEP] * 2
+        if mode is AutoresetMode.DISABLED:
+            vec.reset(options={"reset_mask": ~vec.mask})
+        after = 0 if mode is AutoresetMode.NEXT_STEP else 1
+        assert vec.step(ACTIONS)[0][:, 2].tolist() == [1, 2, after, after]
     with step_under_way(Gate(tmp_path, "raise")) as vec:
         with (
             pytest.warns(UserWarning, match=r"dropped by reset\(\): WorkerDied"),
-            pytest.raises(WorkerDied, match="signal 9"),
+            pytest.raises(ResetNeeded, match=r"a worker is lost: call reset\(\)"),
         ):
             vec.reset(options=mask)
         assert vec.reset(seed=0)[0][:, 2].tolist() == [0] * 4

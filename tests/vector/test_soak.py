@@ -216,7 +216,6 @@ class Reset:
     options: dict | None
     before: frozenset  # the (seed, episode) that the env may be in when it is reset
     cut: bool | None = False  # as for a step, which is what tells of it
-    anew: bool = False  # its worker may be replaced by the reset itself, which then resets all of its envs
 
 
 @dataclass
@@ -336,9 +335,7 @@ class Model:
     def moments_after_reset(self, env, call):
         """Where a reset brings an env, if it is reset."""
         places = call.before if call.chosen else set()
-        if call.anew:
-            places = places | {(seed, -1) for seed in self.seeds_derived(env)}
-        if call.seed is not None and (call.chosen or call.anew):
+        if call.seed is not None and call.chosen:
             places = {(call.seed, -1)}
         return [self.begun(env, seed, episode + 1) for seed, episode in places]
 
@@ -346,7 +343,7 @@ class Model:
         """Each (seed, episode) that an env may be in once what is under way is over."""
         call, block = self.state.calls[env], self.block_of[env]
         told_later = self.state.restarted.get(block) or block in self.state.owing
-        if uncertain or told_later or (call and (call.cut is not False or getattr(call, "anew", False))):
+        if uncertain or told_later or (call and call.cut is not False):
             new = {(seed, episode) for seed in self.seeds_derived(env) for episode in (-1, 0)}
             return frozenset(self.places_now(env) | new | self.places_after(env, call))
         return frozenset(self.places_after(env, call) if call else self.places_now(env))
@@ -381,7 +378,7 @@ class Model:
         state.sent, state.hands, state.last = list(range(len(self.blocks))), [], None
         state.owing, state.restarted = {}, dict.fromkeys(state.sent, 0)
 
-    def reset_some(self, chosen, seeds, options, uncertain):
+    def reset_some(self, chosen, seeds, options):
         """A batch comes back as a whole, as it was received."""
         state = self.state
         touched = {self.block_of[env] for env in chosen}
@@ -391,12 +388,11 @@ class Model:
             new = any(state.moments[env].fresh for env in envs) and self.setup.mode == "NextStep"
             if new and block in touched:
                 chosen = chosen | set(envs)  # they are all new, and begin together
-            anew = self.worker_of[envs[0]] in uncertain
-            self.remember([env for env in envs if env in chosen or anew], seeds)
+            self.remember([env for env in envs if env in chosen], seeds)
             cut = state.owing.get(block, False)
             for env in envs:
                 before = self.places(env, False)
-                reset = Reset(env in chosen, seeds[env], options, before, cut, anew)
+                reset = Reset(env in chosen, seeds[env], options, before, cut)
                 state.calls[env] = Step(0, True) if cut else reset  # what was to be reset is gone
         self.leave(gone)
 
@@ -756,11 +752,7 @@ class Round:
             self.fail(error)
             self.failed = True
             return
-        # A synchronous vec replaces who is lost then and there; an asynchronous one tells of it.
-        replaces = self.setup.on_error == "restart" and not self.setup.asynchronous
-        if replaces:
-            self.expect_new_workers()
-        self.model.reset_some(chosen, seeds, options, self.hurt if replaces else ())
+        self.model.reset_some(chosen, seeds, options)
         self.views = {hand: views for hand, views in self.views.items() if list(hand) in state.hands}
 
     def draw_envs(self):

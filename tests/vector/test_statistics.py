@@ -46,6 +46,21 @@ def test_stats_count_transitions_and_not_autoresets():
         assert stats["steps_per_second"] > 0
 
 
+def test_dropped_steps_do_not_count():
+    with shoal.Serial(SentinelEnv, 2) as vec:
+        vec.reset(seed=0)
+        vec.step([0, 0])
+        saved = vec.snapshot()
+        vec.send([0, 0])
+        vec.async_reset()
+        vec.recv()
+        vec.send([0, 0])
+        vec.restore(saved)
+        vec.reset()
+        stats = vec.stats()
+        assert (stats["vector_steps"], stats["transitions"]) == (1, 2)
+
+
 def test_episode_stats_are_those_of_gymnasiums_wrapper():
     ours = shoal.Serial([CARTPOLE] * 3, episode_stats=True)
     theirs = gymnasium.wrappers.vector.RecordEpisodeStatistics(gymnasium.vector.SyncVectorEnv([CARTPOLE] * 3))

@@ -303,6 +303,10 @@ class Transitions:
         self._begun += elsewhere
         self._paused = None
 
+    def drop(self) -> None:
+        """Forget the step that was begun, if there is one: it is dropped and does not count."""
+        self._begun = self._paused = None
+
     def take(self) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], int]:
         """Copies of rewards, terminations and truncations, and the number of episodes that ended.
 

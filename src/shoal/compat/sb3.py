@@ -2,8 +2,8 @@
 
     learner -(actions)-> step_async: vec.send ... vec.recv :step_wait -(obs, rewards, dones, infos)-> learner
 
-Here is made up for what differs between the two contracts: SB3 has one flag for the end of an episode,
-rewards of 32 bits, a list of infos, actions and options env by env, and seeds that wait for the next reset.
+This file translates between the two contracts. SB3 has one flag for the end of an episode, rewards of 32
+bits, a list of infos, actions and options for each env, and seeds that the next reset uses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from shoal.batch import Batch
 from shoal.errors import ArgumentError, ArgumentTypeError, EnvsElsewhere, MissingExtra
 from shoal.making import make
-from shoal.stepping.row_slice import Infos
 from shoal.vector.native import Native
 from shoal.vector.serial import Serial
 from shoal.vector.vec import VectorEnv
@@ -39,18 +38,18 @@ except ModuleNotFoundError as missing:
 
 
 class ShoalVecEnv(VecEnv):
-    """Stable-Baselines3's `VecEnv` on Shoal's backends, for where you had `DummyVecEnv` or `SubprocVecEnv`.
+    """Stable-Baselines3's `VecEnv` on Shoal's backends. It replaces `DummyVecEnv` and `SubprocVecEnv`.
 
-    Observations, rewards, ends and infos are the same as theirs, for the same seeds and actions. Calls that
-    are meant for some envs (``indices``) reach no other.
+    For the same seeds and actions, observations, rewards, dones and infos are equal to theirs. A call for
+    some envs (``indices``) reaches only these envs.
 
     Args:
-        env_fns: Creators, one per env, or whatever else `shoal.make` takes. Workers take lambdas and local
-            classes, too.
-        **options: Of `shoal.make`, such as ``backend``, ``num_workers`` or ``parent_steps``.
+        env_fns: A list of creators, one per env, or anything else that `shoal.make` accepts. Lambdas and
+            local classes work with workers too.
+        **options: Options of `shoal.make`, such as ``backend``, ``num_workers`` or ``parent_steps``.
 
     Raises:
-        ArgumentError: If an option cannot work, or not with Stable-Baselines3.
+        ArgumentError: If an option is not valid, or cannot be used with Stable-Baselines3.
 
     Example:
         >>> import numpy as np
@@ -97,22 +96,22 @@ class ShoalVecEnv(VecEnv):
     # -- the verbs -------------------------------------------------------------------------------------
 
     def reset(self) -> VecEnvObs:
-        """Begin an episode in every env, with the seeds and options that were set since the last reset.
+        """Reset every env with the seeds and options that were set since the last reset.
 
         Raises:
-            ArgumentError: If there are not as many options as envs.
+            ArgumentError: If the number of options is not the number of envs.
         """
         if len(self._options) != self.num_envs:
             raise ArgumentError(
                 f"options: expected a dict, or one for each of {self.num_envs} envs, got {len(self._options)}"
             )
         vec, everyone = self._vec, np.ones(self.num_envs, np.bool_)
-        # A vec gives the same options to all envs that it resets. An env's are those of its first row.
+        # A vec passes the same options to all envs of a reset. An env gets the options of its first row.
         whose = [id(options) if options else 0 for options in self._options[:: vec.agents_per_env]]
         masks = [np.repeat(np.equal(whose, each), vec.agents_per_env) for each in dict.fromkeys(whose)]
         parts = [(mask, self._options[mask.argmax()]) for mask in masks]
         if len(parts) > 1 and vec.needs_whole_reset:
-            # It cannot be reset in parts yet.
+            # Such a vec cannot be reset in parts, so all envs are reset first.
             parts = [(everyone, {}), *((mask, options) for mask, options in parts if options)]
         obs: Any = None
         for mask, options in parts:
@@ -122,41 +121,44 @@ class ShoalVecEnv(VecEnv):
         return obs  # type: ignore[no-any-return]
 
     def _begin(self, mask: NDArray[np.bool_], options: dict[str, Any]) -> Any:
-        """Reset these envs."""
+        """Reset the envs of the mask, and return the observations of all envs."""
         seeds = None if set(self._seeds) == {None} else self._seeds
         part = {} if mask.all() else {"reset_mask": mask}
         self._vec.async_reset(seeds, {**options, **part} or None)
-        batch, said = self._receive()
+        batch, of_envs = self._vec.recv_apart()
         for row in np.flatnonzero(mask).tolist():
             self.reset_infos[row] = {}
-        for row, info in said:
+        for row, info in of_envs:
             self.reset_infos[row].update(info)
-        return self._kept(batch)
+        return self._obs_of(batch)
 
     def step_async(self, actions: Any) -> None:
-        """Begin a step.
+        """Begin a step of every env.
 
         Args:
-            actions: One for each env.
+            actions: One action for each env.
 
         Raises:
-            ActionError: If one does not fit; no env has moved.
+            ActionError: If an action does not fit; no env has moved.
         """
         space = self.action_space
         if self._structured:
             empty: Any = create_empty_array(space, len(actions))
             actions = concatenate(space, list(actions), empty)
         elif self._integral and (given := np.asarray(actions)).dtype.kind == "f":
-            whole = given.astype(space.dtype)  # SB3 has floats for MultiBinary
+            whole = given.astype(space.dtype)  # SB3 sends floats for MultiBinary
             actions = whole if np.array_equal(whole, given) else given
         self._vec.send(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Wait for the step: observations, rewards, dones and infos. Envs that are done have been reset."""
-        batch, said = self._receive()
+        """Wait for the step, and return observations, rewards, dones and infos.
+
+        Envs that are done have been reset: their observation is the first one of the next episode.
+        """
+        batch, of_envs = self._vec.recv_apart()
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         ended = set()
-        for row, info in said:
+        for row, info in of_envs:
             if "final_obs" in info or "final_info" in info:
                 infos[row].update(info.pop("final_info", {}))
                 if "final_obs" in info:
@@ -165,35 +167,28 @@ class ShoalVecEnv(VecEnv):
                 ended.add(row)
             elif row not in ended:
                 infos[row].update(info)
-            elif batch.mask[row]:  # else it is of an agent that waits for the others' end
-                self.reset_infos[row] = info  # by the reset that followed
+            elif batch.mask[row]:  # otherwise the row's agent waits until the other agents have ended
+                self.reset_infos[row] = info  # the info of the reset that followed
         truncated = batch.truncations & ~batch.terminations
         for info, flag in zip(infos, truncated.tolist(), strict=True):
             info["TimeLimit.truncated"] = flag
-        if "episode" in batch.infos:  # by episode_stats
+        if "episode" in batch.infos:  # the vec was made with episode_stats
             for row in np.flatnonzero(batch.infos["_episode"]).tolist():
                 figures = {name: values[row].item() for name, values in batch.infos["episode"].items()}
                 infos[row].setdefault("episode", figures)
         dones = batch.terminations | batch.truncations
-        return self._kept(batch), batch.rewards.astype(np.float32), dones, infos
+        return self._obs_of(batch), batch.rewards.astype(np.float32), dones, infos
 
-    def _receive(self) -> tuple[Batch, Infos]:
-        """The batch under way, and what the envs said, as they said it.
-
-        Taken before the batch is made: to merge it into arrays and to take these apart again would last
-        longer than to step some envs.
-        """
-        return self._vec.recv_apart()
-
-    def _kept(self, batch: Batch) -> Any:
+    def _obs_of(self, batch: Batch) -> Any:
+        """Return the observations in a form that the caller may keep."""
         return batch.obs if self._vec.copy else deepcopy(batch.obs)
 
     def close(self) -> None:
-        """Close every env. May be called twice."""
+        """Close every env. This may be called twice."""
         self._vec.close()
 
     def get_images(self) -> Sequence[NDArray[Any] | None]:
-        """The frame of each env, if their render mode is ``"rgb_array"``."""
+        """Return the frame of each env; None for each if the render mode is not ``"rgb_array"``."""
         if self.render_mode != "rgb_array":
             warnings.warn(f"render_mode is {self.render_mode!r}: 'rgb_array' would give images", stacklevel=2)
             return [None] * self.num_envs
@@ -203,10 +198,11 @@ class ShoalVecEnv(VecEnv):
 
     @property
     def envs(self) -> list[Any]:
-        """The envs themselves, one for each row, if all of them run in this process, uncompiled.
+        """The env objects, one for each row, if the vec is a `shoal.Serial`.
 
         Raises:
-            EnvsElsewhere: If they do not. It is an AttributeError: ``hasattr(env, "envs")`` is False then.
+            EnvsElsewhere: If the envs are compiled or run in workers. The error is an AttributeError, so that
+                ``hasattr(env, "envs")`` is False.
         """
         vec = self._vec
         if not isinstance(vec, Serial):
@@ -218,25 +214,28 @@ class ShoalVecEnv(VecEnv):
         return [env for env in vec.envs for _ in range(vec.agents_per_env)]
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether every env, or a wrapper around it, has this attribute."""
+        """Return whether every env, or a wrapper around it, has this attribute."""
         if not self._gymnasium:
             return super().has_attr(attr_name)
         return all(self._vec.call("has_wrapper_attr", attr_name))
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """An attribute of each of these envs, or of a wrapper around it."""
+        """Return an attribute of each of these envs; it may be an attribute of a wrapper."""
         if self._gymnasium:
             return self._ask(indices, "get_wrapper_attr", attr_name)
         values: Sequence[Any] = [self._vec.render_mode] * self.num_envs
-        if attr_name != "render_mode":  # which every vec has, and not every env
+        if attr_name != "render_mode":  # every vec has a render_mode, but not every env
             try:
                 values = self._vec.call("__getattribute__", attr_name)
-            except TypeError:  # compiled envs are no objects
+            except TypeError:  # compiled envs are not objects
                 values = self._vec.get_attr(attr_name)
         return [values[index] for index in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set an attribute of each of these envs, where it has it; else of its outermost wrapper."""
+        """Set an attribute of each of these envs, or of the wrapper that has it.
+
+        If neither the env nor a wrapper has the attribute, set it on the outermost wrapper.
+        """
         if indices is None:
             self._vec.set_attr(attr_name, [value] * self.num_envs)
         else:
@@ -245,14 +244,14 @@ class ShoalVecEnv(VecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of each of these envs."""
+        """Call a method of each of these envs, and return the results."""
         return self._ask(indices, method_name, *method_args, **method_kwargs)
 
     def env_is_wrapped(
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """Whether each of these envs is inside such a wrapper."""
-        # By its name, so that a worker need not import SB3 and torch to be asked for a Monitor.
+        """Return whether each of these envs is inside a wrapper of this class."""
+        # The class is compared by its name, so that a worker need not import SB3 and torch.
         wanted = wrapper_class.__module__, wrapper_class.__qualname__
 
         def is_wrapped(env: Any) -> bool:
@@ -262,57 +261,60 @@ class ShoalVecEnv(VecEnv):
                 env = env.env
             return False
 
-        found = self._let(is_wrapped) if self._gymnasium else [False] * self.num_envs
+        found = self._run_in_envs(is_wrapped) if self._gymnasium else [False] * self.num_envs
         return [found[index] for index in self._get_indices(indices)]
 
     def _ask(self, indices: VecEnvIndices, name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a method of each of these envs, and return the results."""
         if indices is None:
             return list(self._vec.call(name, *args, **kwargs))
         if not self._gymnasium:
             raise ArgumentError(
-                f"indices: expected None, got {indices!r}: only Gymnasium's envs can be asked one by one"
+                f"indices: expected None, got {indices!r}: only Gymnasium's envs can be called one by one"
             )
-        everyone = self._identities()
-        chosen = [everyone[index] for index in self._get_indices(indices)]
+        identities = self._identities()
+        chosen = [identities[index] for index in self._get_indices(indices)]
 
         def ask(env: Any) -> Any:
             if (os.getpid(), id(env.unwrapped)) in chosen:
                 return env.get_wrapper_attr(name)(*args, **kwargs)
             return None
 
-        said = dict(zip(everyone, self._let(ask), strict=True))
-        return [said[each] for each in chosen]
+        results = dict(zip(identities, self._run_in_envs(ask), strict=True))
+        return [results[each] for each in chosen]
 
     def _identities(self) -> list[tuple[int, int]]:
-        return self._let(lambda env: (os.getpid(), id(env.unwrapped)))
+        """Return the process and the id of the env of each row, which differ between envs."""
+        return self._run_in_envs(lambda env: (os.getpid(), id(env.unwrapped)))
 
-    def _let(self, task: Callable[[Any], Any]) -> list[Any]:
-        """What this gives for every env, where it runs.
+    def _run_in_envs(self, task: Callable[[Any], Any]) -> list[Any]:
+        """Call `task` with every env, in the process of the env, and return the results.
 
-        `vec.call` can only call what an env has, so Gymnasium's Env gets a method for it. Functions that are
-        defined within others go to workers by value: these need not import this module, with SB3 and torch.
+        `vec.call` can only call methods of an env, so Gymnasium's Env gets a method that runs the task.
+        Functions that are defined inside a function are sent to workers by value. So workers need not import
+        this module, which imports SB3 and torch.
         """
 
-        def settle() -> None:
-            gymnasium.Env._shoal_let = lambda env, task: task(env)  # type: ignore[attr-defined]
+        def add_method() -> None:
+            gymnasium.Env._shoal_run = lambda env, task: task(env)  # type: ignore[attr-defined]
 
-        if not all(self._vec.call("has_wrapper_attr", "_shoal_let")):  # not yet, or not in a new worker
-            self._vec.set_attr("_shoal_settle", settle)
-            self._vec.call("_shoal_settle")
-            self._vec.call("_shoal_let", lambda env: env.__dict__.pop("_shoal_settle", None))
-        return list(self._vec.call("_shoal_let", task))
+        if not all(self._vec.call("has_wrapper_attr", "_shoal_run")):  # not yet, or not in a new worker
+            self._vec.set_attr("_shoal_add_method", add_method)
+            self._vec.call("_shoal_add_method")
+            self._vec.call("_shoal_run", lambda env: env.__dict__.pop("_shoal_add_method", None))
+        return list(self._vec.call("_shoal_run", task))
 
 
 def as_vec_env(vec: VectorEnv) -> ShoalVecEnv:
-    """A vec as a `VecEnv` of Stable-Baselines3, which owns it from then on.
+    """Make a `VecEnv` of Stable-Baselines3 from a vec. The `VecEnv` owns the vec and closes it.
 
     Args:
-        vec: Synchronous, with ``autoreset_mode=AutoresetMode.SAME_STEP`` and, if its envs have several
-            agents, ``rows_as_envs=True``. If it has ``episode_stats=True``, learners log returns without a
-            `Monitor`.
+        vec: A synchronous vec with ``autoreset_mode=AutoresetMode.SAME_STEP``. If its envs have several
+            agents, it needs ``rows_as_envs=True``. With ``episode_stats=True``, learners log returns without
+            a `Monitor`.
 
     Raises:
-        ArgumentError: If it is another.
+        ArgumentError: If the vec cannot be used with Stable-Baselines3.
 
     Example:
         >>> import shoal
@@ -333,13 +335,13 @@ def as_vec_env(vec: VectorEnv) -> ShoalVecEnv:
 def _refuse_unfit(vec: Any) -> None:
     if not isinstance(vec, VectorEnv):
         raise ArgumentTypeError(
-            f"vec: expected a vec of Shoal's, such as shoal.make() gives, got {type(vec).__name__}. Around "
+            f"vec: expected a vec of Shoal, which shoal.make() returns, got {type(vec).__name__}. Around "
             "it, use wrappers of Stable-Baselines3 instead of Gymnasium's"
         )
     if vec.is_async:
         raise ArgumentError(
-            "vec: expected a synchronous one, got one that is asynchronous. Stable-Baselines3 waits for all "
-            "envs in every step: leave batch_size, surplus_envs and mode away"
+            "vec: expected a synchronous vec, got an asynchronous one. Stable-Baselines3 waits for all envs "
+            "in every step: drop batch_size, surplus_envs and mode"
         )
     if vec.autoreset_mode is not AutoresetMode.SAME_STEP:
         raise ArgumentError(
@@ -348,6 +350,6 @@ def _refuse_unfit(vec: Any) -> None:
         )
     if vec.num_rows > vec.num_envs:
         raise ArgumentError(
-            "rows_as_envs: Stable-Baselines3 knows nothing of agents, and the envs have "
+            "rows_as_envs: Stable-Baselines3 does not support agents, and the envs have "
             f"{vec.agents_per_env}. Make the vec with rows_as_envs=True"
         )

@@ -187,16 +187,17 @@ class PPO:
             while not self.is_done and not self._stop_requested:
                 begun, steps = time.perf_counter(), self.steps
                 if self._waiting is None:
-                    self._collector.collect(self._rollouts[0], self._actor)
-                    self._waiting = 0
+                    self._waiting = self._collect_first()
+                taken = self._waiting
                 collecting = collected = None
                 if self.steps < self.config.total_steps:
-                    collecting = 1 - self._waiting
+                    collecting = 1 - taken
                     with obtaining("a thread to step the envs beside learning", 'Use mode="sync"'):
                         collected = executor.submit(
                             self._collector.collect, self._rollouts[collecting], self._actor
                         )
-                figures = self._learn(self._rollouts[self._waiting])
+                self._waiting = None  # a rollout is learnt from once, also if Ctrl-C ends the update
+                figures = self._learn(self._rollouts[taken])
                 if collected is not None:
                     collected.result()
                 self._waiting = collecting
@@ -207,6 +208,17 @@ class PPO:
             raise
         finally:
             executor.shutdown(wait=join_thread)
+
+    def _collect_first(self) -> int:
+        """Return the index of the first rollout to learn from. Collect one unless one is full already.
+
+        After Ctrl-C in an update, the rollout that was collected beside it may be full.
+        """
+        for index, rollout in enumerate(self._rollouts):
+            if rollout.is_ready:
+                return index
+        self._collector.collect(self._rollouts[0], self._actor)
+        return 0
 
     # -- learning ----------------------------------------------------------------------------------------
 

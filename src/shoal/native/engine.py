@@ -1,7 +1,7 @@
-"""ThreadEngine: steps compiled envs in place on threads of this process: no process, no GIL, no copy.
+"""ThreadEngine: steps compiled envs in place on threads of this process, without the GIL and without copies.
 
-A synchronous vec runs the kernel over all envs at once, and this thread works too. An asynchronous one
-submits blocks to threads, and collects those that are done.
+The engine of a synchronous vec runs the kernel over all envs at once, and the caller's thread works too. The
+engine of an asynchronous vec submits blocks to threads, and collects the blocks that are done.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal.cores import patience_with, usable_cores
-from shoal.errors import ArgumentError, ArgumentTypeError, NativeError, WorkerError
+from shoal.errors import ArgumentError, ArgumentTypeError, NativeError
 from shoal.limits import obtaining
 from shoal.native.bodies import RESET, STEP_DISABLED, STEP_NEXT, STEP_SAME
 from shoal.native.bounds import fitting
@@ -33,7 +33,7 @@ from shoal.native.spec import Spec, arguments_of
 from shoal.rows.arena import Arena
 from shoal.rows.layout import Layout
 from shoal.stepping.row_slice import Infos
-from shoal.vector.engine import BlockRange, Engine, Reset
+from shoal.vector.engine import BlockRange, OwnedEngine, Reset
 
 STEP_VERBS = {
     AutoresetMode.NEXT_STEP: STEP_NEXT,
@@ -41,31 +41,34 @@ STEP_VERBS = {
     AutoresetMode.DISABLED: STEP_DISABLED,
 }
 
+SPLIT = "split of envs into blocks"  # a property of `kind` that snapshots of some envs do not have
 
-class ThreadEngine(Engine):
+
+class ThreadEngine(OwnedEngine):
     """Steps compiled envs on threads.
 
     Args:
         spec: The class of the envs, with its constants and parameters.
         columns: The memory of the envs.
-        arena: Their rows.
+        arena: The rows of all envs.
         layout: The layout of the observations.
-        blocks: The blocks. With only one, all envs are stepped at once.
-        threads: The number of threads; this one counts if all envs are stepped at once.
+        blocks: The blocks; a synchronous vec has one.
+        threads: The number of threads. The caller's thread is one of them if the vec is synchronous.
         mode: When a finished env is reset.
+        at_once: Whether the vec is synchronous, so that the kernel runs over all envs at once.
         flat: Whether last observations are flat rows.
         debug: Whether to run the env's functions uncompiled.
         check: Whether to check indices in compiled code.
-        renders: Whether `render` gives frames.
-        reset_verb: What a user calls to begin anew, for messages.
+        renders: Whether `render` returns frames.
+        reset_verb: The verb that resets all envs, for messages.
 
     Attributes:
         spec: The class of the envs, with its constants and parameters.
-        columns: The memory of the envs.
+        columns: The memory of the envs, until the engine is closed.
         step_verb: The kernel's verb for a step.
         kernel: The compiled kernel; None with `debug`.
-        loop: What runs the kernel over all envs at once; None if blocks are submitted.
-        seeds: The seed that each env was last given.
+        loop: The object that runs the kernel over all envs at once; None if the vec is asynchronous.
+        seeds: The last seed that each env was given.
     """
 
     needs_first_reset = True
@@ -87,17 +90,17 @@ class ThreadEngine(Engine):
         renders: bool,
         reset_verb: str,
     ) -> None:
+        super().__init__()
         self.spec, self.columns, self.blocks, self.step_verb = spec, columns, blocks, STEP_VERBS[mode]
         self._arena, self._layout, self._flat, self._threads = arena, layout, flat, threads
         self._debug, self._check, self._renders, self._reset_verb = debug, check, renders, reset_verb
-        self._count = blocks[-1].last_env
+        self._at_once, self._count = at_once, blocks[-1].last_env
         self._agents = len(arena) // self._count
         self.seeds: list[int | None] = [None] * self._count
-        self._verbs = [RESET] * len(blocks)  # that each block was last moved by
+        self._verbs = [RESET] * len(blocks)  # the last verb of each block
         self._moving: set[int] = set()  # blocks that were submitted and not collected
         self._done: list[int] = []  # blocks that were collected and not waited for, in order
         self._replay = Replay(spec, columns) if check else None
-        self._owner = os.getpid()
         self.kernel = None if debug else compiled(spec, checked=check)
         self.loop: Any = None
         self._queue: Any = None
@@ -120,8 +123,8 @@ class ThreadEngine(Engine):
 
         Args:
             kind: The class of the core.
-            division: The number of envs, or one past the last env of each block.
-            others: The number of threads beside this one.
+            division: The number of envs, or for each block the number after its last env.
+            others: The number of threads, without the caller's thread.
         """
         assert self.kernel is not None
         _, patience = patience_with(others, usable_cores())
@@ -138,10 +141,10 @@ class ThreadEngine(Engine):
             )
 
     def _crash_text(self) -> str:
-        """Return what the core prints, after the name of a signal, if the kernel crashes."""
+        """Return the text that the core prints after the name of a signal if the kernel crashes."""
         cls = self.spec.cls
         what = (
-            "Its indices are checked, so that it was something else: a recursion without end, for instance"
+            "Its indices are checked, so the cause is another one: a recursion without end, for instance"
             if self._check
             else "It may have read or written outside of an array: run it again with SHOAL_NATIVE_CHECK=1 in "
             "the environment, which names the line"
@@ -151,20 +154,20 @@ class ThreadEngine(Engine):
     # -- moving ----------------------------------------------------------------------------------------
 
     def check(self, reset: Reset) -> None:
-        """Raise if a seed is negative, or if there are options: compiled envs have none."""
+        """Raise if a seed is negative, or if there are options, which compiled envs do not have."""
         keys_of(reset.seeds)
         if reset.options:
             raise ArgumentError(
-                f"options: compiled envs have none beside reset_mask, got {sorted(reset.options)}. What "
-                "differs between envs is a parameter, which set_attr() changes"
+                f"options: compiled envs have none beside reset_mask, got {sorted(reset.options)}. Make "
+                "values that differ between envs parameters of the class, which set_attr() changes"
             )
 
     def begin_reset(self, blocks: Sequence[int], reset: Reset) -> None:
-        """Reset the chosen envs, or submit their blocks."""
+        """Reset the chosen envs; if the vec is asynchronous, submit their blocks for that."""
         self.check_owner()
         if reset.is_whole:
             self._drop()
-        # Only the entries of these blocks are written: others may be moving.
+        # Only the entries of these blocks are written, because other blocks may be moving.
         envs = np.concatenate([np.arange(self.blocks[b].first_env, self.blocks[b].last_env) for b in blocks])
         arrays = self.columns.arrays
         keys, given = keys_of(reset.seeds)
@@ -175,12 +178,12 @@ class ThreadEngine(Engine):
         self._move(blocks, RESET)
 
     def begin_steps(self, blocks: Sequence[int]) -> None:
-        """Step all envs, or submit these blocks."""
+        """Step all envs; if the vec is asynchronous, submit these blocks for that."""
         self.check_owner()
         self._move(blocks, self.step_verb)
 
     def step_all(self) -> Infos:
-        """Step all envs, and return the last observations of episodes that ended."""
+        """Step all envs, and return the last observations of episodes that ended as infos."""
         self.begin_steps([0])
         return self.take_infos([0])
 
@@ -196,7 +199,7 @@ class ThreadEngine(Engine):
             raise self.fast_step_error()
 
     def fast_step_error(self) -> NativeError:
-        """Make the error of a kernel in which something was raised."""
+        """Make the error of a kernel that raised."""
         explained = self._replay.explain() if self._replay is not None else None
         what = (
             "and does not happen with debug=True: perhaps a float32 is rounded differently there"
@@ -205,20 +208,20 @@ class ThreadEngine(Engine):
         )
         return explained or NativeError(
             f"something was raised inside the kernel of {self.spec.cls.__name__}, {what}. Not all "
-            f"envs have moved; {self._reset_verb}() begins anew"
+            f"envs have moved: call {self._reset_verb}() first"
         )
 
     # -- waiting ---------------------------------------------------------------------------------------
 
     def wait_for(self, blocks: Sequence[int]) -> None:
-        """Collect blocks until these are done."""
+        """Collect blocks until all of these are done."""
         self.check_owner()
         while self._queue is not None and not set(blocks).issubset(self._done):
             self._collect(1)
         self._done = [block for block in self._done if block not in blocks]
 
     def wait_for_any(self, count: int) -> list[int]:
-        """Collect blocks until `count` are done."""
+        """Collect blocks until `count` of them are done, and return the first ones."""
         self.check_owner()
         while len(self._done) < count:
             self._collect(1)
@@ -226,18 +229,18 @@ class ThreadEngine(Engine):
         return first
 
     def finish(self) -> None:
-        """Collect all blocks that were submitted."""
+        """Collect all blocks that were submitted, which waits for them."""
         self.check_owner()
         while self._moving:
             self._collect(len(self._moving))
 
     def _collect(self, wanted: int) -> None:
-        """Note blocks that are done, at least so many."""
+        """Wait until `wanted` more blocks are done, and note all blocks that are done."""
         if not self._debug:
-            self._note_done(self._queue.kept())  # by a call that was interrupted
+            self._note_done(self._queue.kept())  # the blocks that an interrupted call had collected
         self._note_done(self._queue.collect(wanted if self._moving else 0))
         if not self._debug and self._queue.has_failed():
-            if self._replay is not None:  # it moves all envs, so that no other thread may move some
+            if self._replay is not None:  # it moves all envs, so threads must not move some of them
                 self._note_done(self._queue.collect(len(self._moving)))
             raise self.fast_step_error()
 
@@ -285,9 +288,18 @@ class ThreadEngine(Engine):
 
     # -- access to the envs ----------------------------------------------------------------------------
 
+    def _stop_moving(self) -> None:
+        """Wait until no thread moves an env. After a verb that failed, the vec has not waited for that.
+
+        With `debug` no thread moves an env, and `finish` would run the env that raised once more.
+        """
+        self.check_owner()
+        if not self._debug:
+            self.finish()
+
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Read a parameter, a field of the state or an attribute of the class, or call a method of it."""
-        self.check_owner()
+        self._stop_moving()
         spec = self.spec
         if name == "np_random_seed":
             return list(self.seeds)
@@ -313,7 +325,7 @@ class ThreadEngine(Engine):
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
         """Set a parameter, or a field of the state that has bounds."""
-        self.check_owner()
+        self._stop_moving()
         spec, column = self.spec, self.column_of(name)
         if column is None and name in spec.constants:
             raise AttributeError(
@@ -339,7 +351,7 @@ class ThreadEngine(Engine):
 
     def render(self) -> list[Any]:
         """Draw the state of every env by the class's `render`."""
-        self.check_owner()
+        self._stop_moving()
         spec = self.spec
         if not self._renders:
             return [None] * self._count
@@ -355,73 +367,71 @@ class ThreadEngine(Engine):
     # -- snapshots -------------------------------------------------------------------------------------
 
     @property
-    def _frozen_columns(self) -> tuple[str, ...]:
+    def _saved_columns(self) -> tuple[str, ...]:
         finals = ("finals",) if self.step_verb == STEP_SAME else ()
         return ("states", "rngs", "elapsed", "finished", *finals)
 
-    def freeze(self) -> Any:
+    def snapshot(self) -> Any:
         """Copy the memory of all envs."""
         return {
-            **self.freeze_some(np.arange(self._count)),
+            **self.snapshot_some(np.arange(self._count)),
             "done": list(self._done),
             "verbs": list(self._verbs),
         }
 
-    def freeze_some(self, envs: NDArray[np.int64]) -> dict[str, Any]:
+    def snapshot_some(self, envs: NDArray[np.int64]) -> dict[str, Any]:
         """Copy the memory of these envs."""
-        self.check_owner()
+        self._stop_moving()
         return {
-            **{name: self.columns.arrays[name][envs] for name in self._frozen_columns},
+            **{name: self.columns.arrays[name][envs] for name in self._saved_columns},
             "parameters": self.columns.parameters[envs],
             "seeds": [self.seeds[env] for env in envs.tolist()],
         }
 
-    def thaw(self, state: Any) -> None:
-        """Put the memory of all envs back."""
+    def restore(self, state: Any) -> None:
+        """Drop the blocks that were submitted, and copy the memory of all envs back."""
         self.check_owner()
         self._drop()
-        self.thaw_some(np.arange(self._count), state)
+        self.restore_some(np.arange(self._count), state)
         self._done, self._verbs = list(state["done"]), list(state["verbs"])
 
-    def thaw_some(self, envs: NDArray[np.int64], state: Any) -> None:
-        """Put the memory of these envs back."""
-        self.check_owner()
-        for name in self._frozen_columns:
+    def restore_some(self, envs: NDArray[np.int64], state: Any) -> None:
+        """Copy the memory of these envs back."""
+        self._stop_moving()
+        for name in self._saved_columns:
             self.columns.arrays[name][envs] = state[name]
         self.columns.parameters[envs] = state["parameters"]
         for env, seed in zip(envs.tolist(), state["seeds"], strict=True):
             self.seeds[env] = seed
 
     def kind(self) -> dict[str, Any]:
-        """Return what the memory of an env depends on."""
-        return {
+        """Return the properties on which the memory of an env depends, and the split into blocks."""
+        kind = {
             "env": self.spec.cls.__qualname__,
             "state": self.spec.state,
             "constants": text_of(self.spec.constants),
         }
+        if not self._at_once:
+            kind[SPLIT] = f"{len(self.blocks)} blocks of {self.blocks[0].num_envs}"
+        return kind
 
     # -- life ------------------------------------------------------------------------------------------
 
-    def check_owner(self) -> None:
-        """Raise in a fork of the process that has the threads."""
-        if os.getpid() != self._owner:
-            raise WorkerError(
-                "this vec was made by the process from which this one was forked, and its threads are there: "
-                "make a new one here"
-            )
-
     def close(self) -> list[Exception]:
-        """End the threads."""
-        while not self._debug and os.getpid() == self._owner:
+        """End the threads, and drop the memory of the envs."""
+        runner = vars(self).get("loop") or vars(self).get("_queue")  # None if close() was called before
+        while runner is not None and not self._debug and os.getpid() == self._owner:
             try:
-                (self.loop or self._queue).close()
+                runner.close()
             except RuntimeError:  # another thread is in the middle of a step, which ends by itself
                 time.sleep(0.0005)
             else:
                 break
+        for name in ("fast_step", "loop", "_queue", "_replay", "_arena", "columns"):
+            vars(self).pop(name, None)
         return []
 
     def counts(self) -> dict[str, Any]:
-        """Return the number of threads, and how the envs run."""
+        """Return the number of threads, or that the envs run uncompiled, and whether indices are checked."""
         how = {"debug": True} if self._debug else {"num_workers": self._threads}
         return {**how, **({"check": True} if self._check else {})}

@@ -30,7 +30,7 @@ from shoal.stepping.env_faults import summary_of
 
 ALL_PLAIN, ALL_ANSWERED, MESSAGES, CHECK_WORKERS, TIMED_OUT = range(5)  # how a wait ends: signals.hpp
 
-LARGE = 1 << 12  # bytes; requests up to this size, one for each block, fit into the buffer of any socket
+LARGE = 1 << 12  # bytes; a request up to this size fits into the buffer of any socket that can be written to
 
 Failures = dict[int, Exception]
 """The error of each worker that has failed."""
@@ -89,7 +89,9 @@ class Calls:
     def ask(self, block: int, request: bytes) -> None:
         """Call an idle block with a request other than a plain step. `wait` reads the reply."""
         worker = self._workers.owners[block]
-        if len(request) > LARGE:  # a worker that is sending a large message itself would not read the request
+        # A worker that is sending a large message reads no request before that message is read here. If the
+        # request may not fit into the buffer of the socket, read the messages of all earlier calls first.
+        if len(request) > LARGE or not self._workers.has_room(worker):
             due = self._signals.due(worker)
             self.wait(partial(self._signals.wait_for, due), for_all=True, wanted=due)
         if self._fail_if_lost(worker):
@@ -169,7 +171,7 @@ class Calls:
             for_all: Whether to go on waiting after a failure.
             timeout: The limit in seconds; None for the timeout of the vec.
             result: The result of an earlier wait for the same goal.
-            wanted: The blocks that are late if the goal is not reached in time; None for all called blocks.
+            wanted: The blocks whose workers are given up after a timeout; None for all called blocks.
         """
         with self.interruption:
             limit = self.timeout if timeout is None else timeout

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from shoal.caller_warning import warn_caller
-from shoal.errors import WorkerError
+from shoal.errors import WorkerTimeout
 from shoal.processes.blocks import Blocks
 from shoal.processes.calls import ALL_PLAIN, Calls, first_of
 from shoal.processes.objects import action_pickles
@@ -26,10 +26,10 @@ from shoal.rows.arena import Arena
 from shoal.stepping.block import Block
 from shoal.stepping.env_faults import summary_of
 from shoal.stepping.row_slice import Infos
-from shoal.vector.engine import Engine, Reset
+from shoal.vector.engine import OwnedEngine, Reset
 
 
-class ProcessEngine(Engine):
+class ProcessEngine(OwnedEngine):
     """Steps envs in worker processes.
 
     Args:
@@ -57,6 +57,7 @@ class ProcessEngine(Engine):
         waits_for_all: bool,
         sends_objects: bool,
     ) -> None:
+        super().__init__()
         self._workers, self._calls, self._signals = workers, calls, workers.signals
         self._shares, self._arena, self._agents = shares, arena, shares[0].agents
         self._own, self._restarts, self._states = own, restarts, states
@@ -67,7 +68,6 @@ class ProcessEngine(Engine):
         self._own_envs = in_order[0].first_env
         self._own_infos: Infos = []
         self._under_way = 0  # the number of blocks that were called and that the caller has not waited for
-        self._owner = os.getpid()
         self._last_figures: dict[str, float] | None = None
 
     # -- moving ----------------------------------------------------------------------------------------
@@ -110,21 +110,13 @@ class ProcessEngine(Engine):
         self.check_owner()
         requests = self._reset_requests(blocks, reset)
         cut: set[int] = set()
-        if reset.is_whole or self._waits_for_all:
+        if reset.is_whole:
             self._drop(self._workers.reset_verb)
-            if self._workers.lost and not reset.is_whole:
-                self._include_lost(reset)
-                requests = self._reset_requests(blocks, reset)
             if self._restarts is not None:
-                cut = self._restarts.begin(blocks, reset)
+                self._restarts.begin(blocks, reset)
             self._replace_lost()
         else:
-            self._workers.notice_ends()
-            if self._workers.lost:
-                self._handle_lost()
-            if self._restarts is not None:
-                # The envs of replaced workers are not reset: their rows are reported as truncated first.
-                cut = self._restarts.begin(blocks, reset)
+            cut = self._begin_partial_reset(blocks, reset)
         for block, request in zip(blocks, requests, strict=True):
             if block not in cut:
                 self._calls.ask(block, request)
@@ -138,28 +130,55 @@ class ProcessEngine(Engine):
         arguments = [(reset.chosen[own], list(reset.seeds[own]), reset.options) for own in envs]
         return self._calls.requests("reset", arguments)
 
-    def _include_lost(self, reset: Reset) -> None:
-        """Add all envs of lost workers to a reset of some envs: a new worker must reset all its envs.
+    def _begin_partial_reset(self, blocks: Sequence[int], reset: Reset) -> set[int]:
+        """Prepare a reset of some envs. A synchronous vec drops the verb that is under way.
+
+        Returns:
+            The blocks that must not be called, because their worker was replaced. Their envs are not reset:
+            their rows are reported as truncated first.
 
         Raises:
-            WorkerError: If the vec does not restart workers.
+            WorkerError: If a worker is lost and the vec does not restart workers.
         """
+        reported: set[int] = set()
+        if self._waits_for_all and self._restarts is None:
+            self._drop(self._workers.reset_verb)
+        elif self._waits_for_all:
+            reported = self._drop_good_answers()
+        self._workers.notice_ends()
+        if self._workers.lost:
+            self._handle_lost()
         if self._restarts is None:
-            raise self._workers.lost_error(min(self._workers.lost))
-        for worker in self._workers.lost:
-            for block in self._shares[worker].blocks:
-                reset.chosen[block.envs] = True
+            return set()
+        return reported | self._restarts.begin([each for each in blocks if each not in reported], reset)
+
+    def _drop_good_answers(self) -> set[int]:
+        """Wait for all calls, replace workers that fail, and drop the answers of the others.
+
+        Returns:
+            The blocks of replaced workers. Their rows are complete, and report the restart.
+        """
+        while self._wait(self._signals.wait, None) is None:
+            pass
+        self._under_way = 0
+        reported = set(self._states.done)  # a synchronous vec settles no other blocks
+        dropped = [block for block in self._all if block not in reported]
+        self._calls.drop(dropped)
+        self._states.receive(dropped)
+        return reported
 
     def _drop(self, verb: str) -> None:
         """Wait for all calls and drop their answers. Warn about errors that the caller has not seen."""
         unseen, self._under_way = self._under_way > 0, 0
+        interrupted = self._calls.interruption.happened
         self._workers.notice_ends()
         dropped = self._calls.finish()
         self._calls.drop(self._all)
         self._states.restart(())
         self._workers.refuse_if_ended()
-        if unseen:
-            for error in dropped:
+        for error in dropped:
+            # After Ctrl-C, a late worker is no news: the caller did not wait for it.
+            if unseen and not (interrupted and isinstance(error, WorkerTimeout)):
                 warn_caller(f"dropped by {verb}(): {summary_of(error)}")
 
     def _replace_lost(self) -> None:
@@ -183,7 +202,6 @@ class ProcessEngine(Engine):
     def wait_for(self, blocks: Sequence[int]) -> None:
         """Wait until the workers of these blocks have answered."""
         self.check_owner()
-        self._under_way -= len(blocks)
         everything = len(blocks) == len(self._all)
         goal = self._signals.wait_and_take if everything else partial(self._signals.wait_for, list(blocks))
         while (plain := self._wait(goal, None if everything else blocks)) is None:
@@ -191,11 +209,11 @@ class ProcessEngine(Engine):
         if not (everything and plain):
             self._signals.take(blocks)
         self._states.receive(blocks)
+        self._under_way -= len(blocks)  # last: if Ctrl-C ends the wait, the caller has not seen the answers
 
     def wait_for_any(self, count: int) -> list[int]:
         """Wait until the workers of `count` blocks have answered, and return the first of these blocks."""
         self.check_owner()
-        self._under_way -= count
 
         def goal(seconds: float) -> int:
             # Counted here and not before `_wait`, which completes cut-off blocks without a call.
@@ -209,6 +227,7 @@ class ProcessEngine(Engine):
                     break
         first = self._states.done[:count]
         self._states.receive(first)
+        self._under_way -= count  # last, as in `wait_for`
         return first
 
     def _wait(self, goal: Callable[[float], int], wanted: Sequence[int] | None) -> bool | None:
@@ -216,7 +235,7 @@ class ProcessEngine(Engine):
 
         Args:
             goal: The wait of the handshake.
-            wanted: The blocks that are late if the goal is not reached in time; None for all called blocks.
+            wanted: The blocks whose workers are given up after a timeout; None for all called blocks.
         """
         if self._restarts is not None:
             self._restarts.report_cut_off()
@@ -297,16 +316,17 @@ class ProcessEngine(Engine):
         frames = self._ask_all("render", lambda envs: ())
         return [frame for part in frames for frame in part]
 
-    def freeze(self) -> Any:
+    def snapshot(self) -> Any:
         """Return the state of all envs and blocks, for a snapshot."""
         return {
             "blocks": self._ask_all("snapshot", lambda envs: ()),
             "done": list(self._states.done),
             "orphaned": set(self._states.orphaned),
             "infos": dict(self._calls.infos),
+            "restarts": None if self._restarts is None else self._restarts.state(),
         }
 
-    def thaw(self, state: Any) -> None:
+    def restore(self, state: Any) -> None:
         """Replace lost workers, and continue from the state of a snapshot."""
         self.check_owner()
         self._drop("restore")
@@ -318,6 +338,8 @@ class ProcessEngine(Engine):
         self._states.orphan(state["orphaned"])
         self._under_way = len(state["done"])
         self._calls.infos = dict(state["infos"])
+        if self._restarts is not None and state["restarts"] is not None:
+            self._restarts.load(state["restarts"])
 
     def kind(self) -> dict[str, Any]:
         """Return the number of envs of each block, which a snapshot must match."""
@@ -327,14 +349,6 @@ class ProcessEngine(Engine):
         return {"split of envs among processes": sizes}
 
     # -- life ------------------------------------------------------------------------------------------
-
-    def check_owner(self) -> None:
-        """Raise if this process did not make the workers, but is a fork of the one that did."""
-        if os.getpid() != self._owner:
-            raise WorkerError(
-                "this vec was made by the process from which this one was forked, and only that one can use "
-                "it: make a new one here"
-            )
 
     def interrupt(self) -> None:
         """End the wait that is under way."""

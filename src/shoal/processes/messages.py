@@ -249,6 +249,15 @@ def first_readable(sockets: Mapping[Key, HasDescriptor], deadline: Deadline) -> 
     return keys[ready[0][0]]
 
 
+def is_writable(end: HasDescriptor) -> bool:
+    """Return whether a socket can be written to now, or is closed: to send to it does not wait."""
+    poll = select.poll()
+    if (descriptor := end.fileno()) < 0:
+        return True
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(0))
+
+
 def closed_sockets(sockets: Mapping[Key, HasDescriptor]) -> list[Key]:
     """Return the keys of the sockets that are closed at either end."""
     poll = select.poll()

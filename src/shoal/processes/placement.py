@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-import numpy as np
-
 from shoal.errors import ArgumentError
 from shoal.vector.batching import Batching
 from shoal.vector.engine import BlockRange
+from shoal.vector.options import positive_integer
 
 
 @dataclass(frozen=True)
@@ -119,8 +118,8 @@ def split(
         ArgumentError: If the arguments cannot be satisfied.
     """
     for name, value in (("num_workers", num_workers), ("envs_per_worker", envs_per_worker)):
-        if value is not None and not (isinstance(value, (int, np.integer)) and value >= 1):
-            raise ArgumentError(f"{name}: expected a positive integer, got {value!r}")
+        if value is not None:
+            positive_integer(name, value)
     if num_workers is not None and envs_per_worker is not None:
         raise ArgumentError("num_workers and envs_per_worker: each follows from the other, pass one of them")
     most = creators - parent_steps

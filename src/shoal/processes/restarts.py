@@ -10,6 +10,7 @@ The rows of a worker that failed in a step have their last observation, reward 0
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,7 @@ from shoal.stepping.results import last_observation
 from shoal.stepping.row_slice import Infos
 from shoal.vector.engine import Reset
 
+RAISED_BY = "raised by "  # the note that `env_faults.py` adds to an exception of an env begins so
 MOST_IN_A_ROW = 3  # failures of a worker without a good step between them; the next one is raised
 
 
@@ -72,7 +74,7 @@ class Restarts:
         # The calls of each block, now and at the last failure. They show whether a good step was between two
         # failures.
         self._num_calls = dict.fromkeys(self._ranges, 0)
-        self._num_calls_then: dict[int, int] = {}
+        self._num_calls_at_failure: dict[int, int] = {}
         self.count = 0
 
     def begin(self, blocks: Sequence[int], reset: Reset | None = None) -> set[int]:
@@ -167,7 +169,8 @@ class Restarts:
         clear_step(kept)
         arena.copy_from(kept)
         arena.copy_objects_from(kept)
-        # Rows of agents that act now, and of agents that acted or got a reward earlier in the same episode.
+        # `cut`: the rows to report as truncated. The agent acts now, or has acted or got a reward in this
+        # episode.
         alive = np.repeat(kept.mask.reshape(-1, share.agents).any(1), share.agents)
         cut = kept.mask | (alive & (~kept.starts | (kept.episode_returns != 0)))
         if share.mode is AutoresetMode.SAME_STEP:
@@ -201,17 +204,17 @@ class Restarts:
         share, block = self._shares[worker], self._failed_block(worker)
         # In other modes than SAME_STEP, a reset takes a call of its own between two failures in a row.
         between = 1 if share.mode is AutoresetMode.SAME_STEP else 2
-        then = self._num_calls_then.get(block)
+        then = self._num_calls_at_failure.get(block)
         in_a_row = then is not None and self._num_calls[block] - then <= between
         self._in_a_row[worker] = self._in_a_row[worker] + 1 if in_a_row else 1
-        self._num_calls_then.update((own.number, self._num_calls[own.number]) for own in share.blocks)
+        self._num_calls_at_failure.update((own.number, self._num_calls[own.number]) for own in share.blocks)
         if self._in_a_row[worker] > MOST_IN_A_ROW:
             self._in_a_row[worker] = 0  # the caller decides whether to go on
             raise error
         self.count += 1
         self._restarted[worker] += 1
         cause = "" if error.__cause__ is None else f"\n{error.__cause__}"
-        text = f"worker {worker} is restarted (number {self.count}): {summary_of(error)}{cause}"
+        text = f"worker {worker} is restarted (number {self.count}): {_described(error)}{cause}"
         warn_caller(text, RestartWarning)
 
     def _failed_block(self, worker: int) -> int:
@@ -219,6 +222,14 @@ class Restarts:
         env = self._signals.last_env(worker)
         own = self._shares[worker].blocks
         return next((block.number for block in own if block.first_env <= env < block.last_env), own[0].number)
+
+    def state(self) -> dict[str, list[Any]]:
+        """Return what the seeds of new envs are derived from, for a snapshot."""
+        return {"seeds": list(self._seeds), "restarted": list(self._restarted)}
+
+    def load(self, state: dict[str, list[Any]]) -> None:
+        """Continue from a `state`."""
+        self._seeds, self._restarted = list(state["seeds"]), list(state["restarted"])
 
     def _derived_seeds(self, worker: int) -> list[list[int | None]]:
         return [
@@ -248,3 +259,12 @@ class Restarts:
         infos: Infos = self._calls.infos[block.number]
         self._calls.drop([block.number])
         return infos
+
+
+def _described(error: Exception) -> str:
+    """Describe an error of a worker. If an env raised it, name the env first: its text may be long."""
+    with suppress(Exception):  # an env may have set notes that are no list of texts
+        for note in reversed(getattr(error, "__notes__", None) or []):  # the first may be of an inner vec
+            if note.startswith(RAISED_BY):
+                return f"{note.removeprefix(RAISED_BY)} raised {summary_of(error)}"
+    return summary_of(error)

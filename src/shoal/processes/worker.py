@@ -136,14 +136,14 @@ class _Worker:
 
     def _build(self) -> list[Unit]:
         settings: ParentSettings | None
-        worker, numbers, settings, pickled = pickle.loads(self._connection.receive(NO_DEADLINE)[0])
+        worker, creator_numbers, settings, pickled = pickle.loads(self._connection.receive(NO_DEADLINE)[0])
         specs: dict[str, Any] = {}
         if settings is not None:
             specs = settings.apply()
             # A package that an env imports registers its ids again. `_create` restores those of the parent.
             warnings.filterwarnings("ignore", ".*Overriding environment")
         creators = self._creators[worker] if self._creators is not None else pickle.loads(pickled)
-        units = build_envs([partial(_create, creator, specs) for creator in creators], numbers)
+        units = build_envs([partial(_create, creator, specs) for creator in creators], creator_numbers)
         _use_one_thread()
         return units
 
@@ -243,7 +243,10 @@ class _Worker:
             return [pack_error(error) for served in self._blocks for error in served.block.close()]
         self._progress[0] = -1  # the other verbs run over all envs
         (by_block,) = arguments
-        return [getattr(served, verb)(*own) for served, own in zip(self._blocks, by_block, strict=True)]
+        targets: list[Any] = self._blocks
+        if verb not in ("snapshot", "restore"):
+            targets = [served.block for served in self._blocks]
+        return [getattr(target, verb)(*own) for target, own in zip(targets, by_block, strict=True)]
 
     def _pickled(self, result: Any, verb: str) -> bytes:
         try:
@@ -381,18 +384,6 @@ class _ServedBlock:
         self._arena.observations[waiting] = shown[waiting]
         self._arena.mask[waiting] = False
         return infos
-
-    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """Call a method of every env, or read an attribute."""
-        return self.block.call(name, args, kwargs)
-
-    def set_attr(self, name: str, values: list[Any]) -> None:
-        """Set an attribute of every env."""
-        self.block.set_attr(name, values)
-
-    def render(self) -> list[Any]:
-        """Return the frame of every env."""
-        return self.block.render()
 
     def snapshot(self) -> Any:
         """Return the state of all envs, and which of them wait for their first reset."""

@@ -32,15 +32,15 @@ class WorkerErrors:
     """Make the errors that explain why a worker does not answer.
 
     Args:
-        creators: For each worker, the numbers of its creators. They stand for the envs until `assign`.
+        creator_numbers: For each worker, the numbers of its creators. They stand for the envs until `assign`.
 
     Attributes:
         reported: The lost workers for which an error has been made.
     """
 
-    def __init__(self, creators: Sequence[Sequence[int]]) -> None:
+    def __init__(self, creator_numbers: Sequence[Sequence[int]]) -> None:
         self.reported: set[int] = set()
-        self._env_ids = creators
+        self._env_ids = creator_numbers
         self._reset_verb: str | None = None
         self._signals: ParentSignals | None = None
         self._unsent: list[NDArray[np.uint8]] = []
@@ -121,7 +121,10 @@ class WorkerErrors:
         return f"worker {worker}, which ran {self.envs_of(worker)},"
 
     def _last_env(self, worker: int) -> str:
-        env = -1 if self._signals is None else self._signals.last_env(worker)
+        """Name the env that a worker was in, unless the worker was idle."""
+        if self._signals is None or not self._signals.due(worker):
+            return ""
+        env = self._signals.last_env(worker)
         return "" if env < 0 else f" It was last in env {env}."
 
     def _advice(self, other: str) -> str:

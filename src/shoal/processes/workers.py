@@ -35,6 +35,7 @@ from shoal.processes.messages import (
     closed_sockets,
     dumps_by_value,
     first_readable,
+    is_writable,
 )
 from shoal.processes.parent_settings import ParentSettings, pickled_registry
 from shoal.processes.remote_errors import unpack_error
@@ -78,7 +79,7 @@ class Workers:
 
     Args:
         creators: The creators of each worker.
-        numbers: For each worker, the numbers of its creators, for error messages.
+        creator_numbers: For each worker, the numbers of its creators, for error messages.
         start_method: "forkserver", "fork" or "spawn".
         timeout: The seconds that any one wait may take; None for no limit.
 
@@ -102,15 +103,15 @@ class Workers:
     def __init__(
         self,
         creators: Sequence[Sequence[Creator]],
-        numbers: Sequence[Sequence[int]],
+        creator_numbers: Sequence[Sequence[int]],
         start_method: str,
         timeout: float | None,
     ) -> None:
         self._owner = os.getpid()
         self.timeout = timeout
         self._forks = start_method == "fork"
-        self._units = numbers
-        self.errors = WorkerErrors(numbers)
+        self._creator_numbers = creator_numbers
+        self.errors = WorkerErrors(creator_numbers)
         self._pickled = [None if self._forks else _pickle_creators(part) for part in creators]
         self._registry = [] if self._forks else pickled_registry()
         self._open = partial(open_channel, start_method, partial(worker_process.main, creators=creators))
@@ -168,7 +169,7 @@ class Workers:
             self.end(at_once=True)
         self.refuse_if_ended()
         settings = None if self._forks else ParentSettings.of_this_process(self._registry)
-        self._send(worker, (worker, self._units[worker], settings, self._pickled[worker]), deadline)
+        self._send(worker, (worker, self._creator_numbers[worker], settings, self._pickled[worker]), deadline)
 
     def assign(
         self, shares: list[Share], memory: SharedMemory, patience: Patience, cores: int, *, parent_steps: bool
@@ -312,6 +313,10 @@ class Workers:
             pass
         else:
             self._set_state(worker, WorkerState.SERVING)
+
+    def has_room(self, worker: int) -> bool:
+        """Return whether a small request to a worker would be sent at once."""
+        return is_writable(self.connections[worker])
 
     def begin_reading(self, worker: int) -> WorkerState:
         """Set the state of a worker to READING, before its message is read; return the state before."""

@@ -41,7 +41,8 @@ class Batches:
         block_size: The number of envs in a block.
         sent: The blocks that the engine has, in the order in which they were sent.
         held: The batches that the caller holds, as lists of blocks, in the order in which they were received.
-        last: The view that was received last, if none of its blocks has been sent since.
+        last: The view that was received last, if none of its blocks has been sent since. It is one of the
+            views of held batches, which `refresh` updates.
         verbs: The last verb of each block: "reset" or "step".
     """
 
@@ -78,11 +79,11 @@ class Batches:
         """
         if env_ids is None:
             if not self.held:
-                raise NothingPending("no batch is in hand: call recv() before send()", "send")
+                raise NothingPending("no batch was received and not sent: call recv() before send()", "send")
             if len(self.held) > 1:
                 raise ArgumentError(
-                    f"env_ids: {len(self.held)} batches are in hand, so say whose actions these are: "
-                    "pass batch.env_ids"
+                    f"env_ids: {len(self.held)} batches were received and not sent, so say whose actions "
+                    "these are: pass batch.env_ids"
                 )
             return self.last or self._view_of(self.held[0])
         ids = np.asarray(env_ids)
@@ -143,8 +144,8 @@ class Batches:
                 break
             if block not in held:
                 raise ArgumentError(
-                    f"env_ids: envs {sorted(set(own.tolist()))} are not in hand: they were sent already, or "
-                    "have not been received"
+                    "env_ids: expected envs that were received and not sent, but "
+                    f"{sorted(set(own.tolist()))} were sent already, or have not been received"
                 )
             held.discard(block)
             blocks.append(block)
@@ -182,10 +183,14 @@ class Batches:
         """
         if len(self.sent) < self.per_batch:
             envs, wanted = len(self.sent) * self.block_size, self.per_batch * self.block_size
-            first = "send actions for what is in hand" if self.held else "call async_reset()"
+            first = "send actions for what was received and not sent" if self.held else "call async_reset()"
             raise NothingPending(
                 f"a batch has {wanted} envs, and only {envs} are under way: {first} first", "recv"
             )
+
+    def awaits_reset(self) -> bool:
+        """Return whether a block whose last verb is a reset has not been received."""
+        return any(self.verbs[block] == "reset" for block in self.sent)
 
     def receive(self, engine: Engine) -> BatchView:
         """Wait for the next batch, and return the view of its rows."""
@@ -266,10 +271,10 @@ class Batches:
         self.sent, self.verbs = list(state["sent"]), list(state["verbs"])
         self.held = [list(batch) for batch in state["held"]]
         self._held_views = [self._view_of(batch) for batch in self.held]
-        self.last = None if state["last"] is None else self._view_of(state["last"])
+        self.last = next((view for view in self._held_views if view.blocks == state["last"]), None)
 
     def release(self) -> None:
-        """Drop all references to the rows."""
+        """Drop all references to the rows. A `close` that was interrupted calls this again."""
         self.last = None
         self._held_views, self._spare, self._slices = [], [], {}
-        del self._all_rows
+        vars(self).pop("_all_rows", None)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from shoal.adapters.single import Creator
 from shoal.errors import ArgumentError
-from shoal.vector.options import creators_of
+from shoal.vector.options import creators_of, is_integer
 
 
 @dataclass(frozen=True)
@@ -50,9 +48,9 @@ class Batching:
         """
         creators = creators_of(env, num_envs)
         asked = len(creators)
-        if not _is_integer(surplus_envs) or surplus_envs < 0:
+        if not is_integer(surplus_envs) or surplus_envs < 0:
             raise ArgumentError(f"surplus_envs: expected an integer from 0 on, got {surplus_envs!r}")
-        if batch_size is not None and (not _is_integer(batch_size) or not 1 <= batch_size <= asked):
+        if batch_size is not None and (not is_integer(batch_size) or not 1 <= batch_size <= asked):
             raise ArgumentError(
                 f"batch_size: expected an integer from 1 to {asked}, the number of envs asked for, "
                 f"got {batch_size!r}"
@@ -85,7 +83,3 @@ class Batching:
                 "mode='async'"
             )
         return cls(creators + creators[:1] * int(surplus_envs), batch, order if asynchronous else None)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

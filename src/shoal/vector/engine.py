@@ -13,13 +13,14 @@ asynchronous vec moves some blocks while the caller holds the others.
 
 Guarantees that an engine gives
   - The rows of a block change only while it is MOVING.
-  - If a verb raises, the vec counts as failed until `begin_reset` of all blocks, or `thaw`. Both work in any
-    state of the engine: they drop blocks that are MOVING or DONE, and replace lost workers if possible.
+  - If a verb raises, the vec counts as failed until `begin_reset` of all blocks, or `restore`. Both work in
+    any state of the engine: they drop blocks that are MOVING or DONE, and replace lost workers if possible.
   - `close` may be called in any state, and twice. It ends everything.
 """
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import WorkerError
 from shoal.stepping.row_slice import Infos
 
 
@@ -61,8 +63,7 @@ class Reset:
     """The reset that the caller asked for.
 
     Attributes:
-        chosen: Whether to reset each env of the vec. An engine that must reset more envs, because their
-            worker was lost, sets their entries too.
+        chosen: Whether to reset each env of the vec. An engine does not change it.
         seeds: The seed of each env of the vec; with None, the env continues its random stream.
         options: The options for `reset` of each env.
     """
@@ -130,9 +131,12 @@ class Engine(ABC):
             Exception: The error of an env, or of the worker that holds it.
         """
 
-    @abstractmethod
     def wait_for_any(self, count: int) -> list[int]:
-        """Wait until `count` blocks are done, and return the first ones. Then the caller holds them."""
+        """Wait until `count` blocks are done, and return the first ones. Then the caller holds them.
+
+        Only asynchronous vecs call this.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def take_infos(self, blocks: Sequence[int]) -> Infos:
@@ -164,15 +168,15 @@ class Engine(ABC):
         """Return the frame of every env."""
 
     @abstractmethod
-    def freeze(self) -> Any:
+    def snapshot(self) -> Any:
         """Return the state of all envs in a form that can be pickled, while no block is MOVING."""
 
     @abstractmethod
-    def thaw(self, state: Any) -> None:
-        """Drop the verbs that are under way, and continue from a state that `freeze` returned."""
+    def restore(self, state: Any) -> None:
+        """Drop the verbs that are under way, and continue from a state that `snapshot` returned."""
 
     def kind(self) -> dict[str, Any]:
-        """Return the properties in which two engines must agree to exchange a frozen state, by name."""
+        """Return the properties in which two engines must agree to exchange a snapshot, by name."""
         return {}
 
     # -- life ------------------------------------------------------------------------------------------
@@ -194,3 +198,18 @@ class Engine(ABC):
     def counts(self) -> dict[str, Any]:
         """Return the counts that `repr` of the vec shows, by the names of the arguments."""
         return {}
+
+
+class OwnedEngine(Engine):
+    """An engine with workers or threads, which a fork of the process that made it cannot use."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+
+    def check_owner(self) -> None:
+        """Raise if this process is a fork of the process that made the engine."""
+        if os.getpid() != self._owner:
+            raise WorkerError(
+                "this vec was made by the process from which this one was forked, and only that one can use "
+                "it: make a new one here"
+            )

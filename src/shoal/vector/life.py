@@ -4,11 +4,15 @@ Guarantees
   - `close` may be called twice, in any state, by another thread, a signal handler or an env.
   - If a verb is under way, `close` leaves the engine and the rows to it. The verb closes them at its end and
     raises `Closed`.
+  - Exactly one thread closes the engine and the rows. A `close` of another thread waits for it.
+  - In a forked child, all verbs of a vec that the child cannot use are refused before they write anything.
 """
 
 from __future__ import annotations
 
+import os
 import time
+import weakref
 from contextlib import suppress
 from typing import Any, Self
 
@@ -23,6 +27,16 @@ from shoal.vector.turns import has_turn_here
 
 PATIENCE = 1.0  # seconds that `close` waits for a verb of another thread to end
 
+_made: weakref.WeakSet[Life] = weakref.WeakSet()  # all vecs that exist
+
+
+def _lock_in_child() -> None:
+    for vec in list(_made):
+        vec.lock_unless_owner()
+
+
+os.register_at_fork(after_in_child=_lock_in_child)
+
 
 class Life(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
     """A vec that can be closed, and whose verbs take turns.
@@ -34,14 +48,28 @@ class Life(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._pending = "reset"  # the verb that moves the envs, or moved them last
-        self._moving = False  # whether a verb has the turn
+        self._turn_taken = False  # whether a verb has the turn; in a forked child, whether none may have it
         self._closed = False  # whether `close` was called, so that no verb may begin
         self._must_release = False  # whether the engine and the rows of a closed vec are still to be released
         self._closing = False  # whether a call of `close` is running, or one has succeeded
+        _made.add(self)
 
     def _release_arena(self) -> None:
         """Drop all references to the rows."""
         raise NotImplementedError
+
+    def _verb_under_way(self) -> str:
+        """Return the verb that moves the envs, for messages."""
+        return self._pending
+
+    def lock_unless_owner(self) -> None:
+        """Refuse all verbs if this process is a fork that cannot use the engine.
+
+        Otherwise a step would write its actions into memory that the parent shares. The turn is taken for
+        good, because a check of the process in each step would take time.
+        """
+        if not self._is_owner():
+            self._turn_taken = True
 
     def _check_open(self) -> None:
         if self._closed:
@@ -52,7 +80,7 @@ class Life(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         self._check_open()
         self._engine.check_owner()
         problem = f"the envs are moving: {verb}() was called by an env, or by another thread"
-        return AlreadyPending(f"{problem}. Call it when their {self._pending} is over.", verb)
+        return AlreadyPending(f"{problem}. Call it when their {self._verb_under_way()} is over.", verb)
 
     def _end_turn(self, error: BaseException | None = None) -> None:
         """End the turn of a verb that raised, or whose vec was closed meanwhile.
@@ -63,7 +91,8 @@ class Life(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
         Raises:
             Closed: If the vec was closed, unless an env or a signal handler raised.
         """
-        self._moving = False
+        self._turn_taken = False
+        self.lock_unless_owner()  # an env may have forked in the middle of the verb
         if self._closed:
             for failure in self._release_all():
                 warn_caller(f"in close(): {summary_of(failure)}")
@@ -84,14 +113,17 @@ class Life(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
             taken, self._closing = self._closing, True
             if taken or self.closed:
                 return
-            self._must_release = True
-            moving, self._closed = self._moving, True
+            if not self._closed:  # otherwise an earlier close() left that to a verb, which may be doing it
+                self._must_release = True
+            moving, self._closed = self._turn_taken, True
             if moving and self._is_owner():
                 self._engine.interrupt()
                 if not has_turn_here(self):
                     self._await_closed()
                 return
             errors = self._release_all()
+            if not has_turn_here(self):
+                self._await_closed()  # a verb of another thread may have begun to release everything
         except BaseException:  # such as Ctrl-C: another close() continues
             if not taken:
                 self._closing = False
@@ -112,16 +144,18 @@ class Life(GymnasiumVectorEnv[Any, Any, NDArray[Any]]):
 
         `close` calls this, or the verb that was under way.
         """
-        must_release, self._must_release = self._must_release, False
-        if not must_release:
-            return []
+        must_release = False
         try:
+            must_release, self._must_release = self._must_release, False
+            if not must_release:
+                return []
             errors = self._engine.close()
             self._release_arena()
+            self.closed = True
         except BaseException:  # such as Ctrl-C: another close() continues
-            self._must_release, self._closing = True, False
+            if must_release:
+                self._must_release, self._closing = True, False
             raise
-        self.closed = True
         return errors
 
     def _await_closed(self) -> None:

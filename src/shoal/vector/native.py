@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -16,27 +15,16 @@ from shoal import _core
 from shoal.cores import usable_cores
 from shoal.errors import ArgumentError, CoreNeeded, SnapshotError
 from shoal.native.columns import ORDER, Columns
-from shoal.native.engine import ThreadEngine
+from shoal.native.engine import SPLIT, ThreadEngine
 from shoal.native.spec import Spec
 from shoal.rows.arena import Arena
 from shoal.vector.batching import Batching
 from shoal.vector.engine import BlockRange
 from shoal.vector.native_creators import spec_of
-from shoal.vector.options import VecOptions, autoreset
+from shoal.vector.options import VecOptions, autoreset, positive_integer
 from shoal.vector.spaces import UnitFacts, combine
 from shoal.vector.turns import verb
-from shoal.vector.vec import VectorEnv
-
-# All vecs that exist. A forked child does not have their threads, and the fast path does not check for that.
-_made: weakref.WeakSet[Native] = weakref.WeakSet()
-
-
-def _disable_fast_steps() -> None:
-    for vec in _made:
-        vec.disable_fast_step()
-
-
-os.register_at_fork(after_in_child=_disable_fast_steps)
+from shoal.vector.vec import FAILED, VectorEnv
 
 
 class Native(VectorEnv):
@@ -78,6 +66,11 @@ class Native(VectorEnv):
         >>> type(vec).__name__, obs.shape
         ('Native', (1000, 4))
     """
+
+    _kind_hints: ClassVar[Mapping[str, str]] = {
+        "number of rows": ". Between vecs of different sizes take snapshot(env_ids) of one and "
+        "restore(snapshot, env_ids) in the other"
+    }
 
     def __init__(
         self,
@@ -140,7 +133,6 @@ class Native(VectorEnv):
         self._thread_engine = engine
         super().__init__(spaces, arena, engine, options, batching)
         self._prepare_fast_step()
-        _made.add(self)
 
     def _prepare_fast_step(self) -> None:
         """Let one call of the core check actions, step and return views, if the options allow it."""
@@ -166,10 +158,6 @@ class Native(VectorEnv):
         )
         engine.fast_step = engine.loop.step
 
-    def disable_fast_step(self) -> None:
-        """Use the normal path in `step` from now on. In a forked child, that path raises an error."""
-        self._fast_step = None
-
     # -- access to the envs ----------------------------------------------------------------------------
 
     def set_attr(self, name: str, values: Any) -> None:
@@ -189,6 +177,7 @@ class Native(VectorEnv):
 
         The array is a view: a value that is written into it reaches the env unchecked.
         """
+        self._check_open()
         return self._thread_engine.column_of(name)
 
     @property
@@ -213,12 +202,15 @@ class Native(VectorEnv):
         if env_ids is None:
             return self._snapshot()
         self._check_idle("snapshot")
+        if self._state is FAILED:
+            raise self._failure()
         self._finish_moving()
         envs, rows = self._envs_and_rows(env_ids)
         return {
-            "kind": {**self._kind(), "number of rows": len(rows)},
-            "some": self._thread_engine.freeze_some(envs),
+            "kind": self._kind_of_some(rows),
+            "some": self._thread_engine.snapshot_some(envs),
             "never_reset": self._never_reset[envs],
+            "clock": None if self._clock is None else self._clock.state()[rows],
             "rows": {name: column[rows] for name, column in self._row_columns().items()},
         }
 
@@ -237,7 +229,6 @@ class Native(VectorEnv):
         if not isinstance(snapshot, dict) or "some" not in snapshot:
             if env_ids is not None:
                 raise SnapshotError("env_ids: expected None, because the snapshot is of all envs")
-            self._check_count(snapshot)
             self._restore(snapshot)
             return
         self._check_idle("restore")
@@ -247,27 +238,24 @@ class Native(VectorEnv):
                 "env_ids: the snapshot is of some envs only: say which are to be as they were"
             )
         envs, rows = self._envs_and_rows(env_ids)
-        for name, ours in {**self._kind(), "number of rows": len(rows)}.items():
-            theirs = snapshot["kind"].get(name)
-            if theirs != ours:
-                raise SnapshotError(f"the snapshot is of envs with another {name}: {theirs}, not {ours}")
-        self._thread_engine.thaw_some(envs, snapshot["some"])
+        self._check_kind(snapshot, self._kind_of_some(rows), "envs", {})
+        before, self._state = self._state, FAILED  # until the restore is complete
+        self._thread_engine.restore_some(envs, snapshot["some"])
         for name, column in self._row_columns().items():
             column[rows] = snapshot["rows"][name]
         self._never_reset[envs] = snapshot["never_reset"]
-        self._enable_fast_step()
+        if self._clock is not None and snapshot["clock"] is not None:
+            self._clock.load(snapshot["clock"], rows)
         if self._batches is not None:
             self._batches.refresh()
+        self._state = before
+        self._enable_fast_step()
 
-    def _check_count(self, snapshot: Any) -> None:
-        """Raise if a snapshot of all envs has another number of rows than this vec."""
-        kind = snapshot.get("kind") if isinstance(snapshot, dict) else None
-        theirs, ours = (kind or self._kind()).get("number of rows"), self.num_rows
-        if theirs != ours:
-            raise SnapshotError(
-                f"the snapshot is of a vec with another number of rows: {theirs}, not {ours}. Between vecs "
-                "of different sizes take snapshot(env_ids) of one and restore(snapshot, env_ids) in the other"
-            )
+    def _kind_of_some(self, rows: NDArray[np.int64]) -> dict[str, Any]:
+        """Return the properties in which a snapshot of some envs and the vec that restores it must agree."""
+        kind = {**self._kind(), "number of rows": len(rows)}
+        kind.pop(SPLIT, None)
+        return kind
 
     def _envs_and_rows(self, env_ids: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Check the env ids of a caller; return them and the numbers of their rows."""
@@ -321,6 +309,4 @@ def _num_threads(num_workers: Any) -> int:
     """Check the number of threads that the user asked for, or choose one."""
     if num_workers is None:
         return usable_cores()
-    if not isinstance(num_workers, (int, np.integer)) or isinstance(num_workers, bool) or num_workers < 1:
-        raise ArgumentError(f"num_workers: expected a positive integer, got {num_workers!r}")
-    return int(num_workers)
+    return positive_integer("num_workers", num_workers)

@@ -32,6 +32,22 @@ class VecOptions:
         object.__setattr__(self, "autoreset_mode", autoreset(self.autoreset_mode))
 
 
+def is_integer(value: Any) -> bool:
+    """Return whether a value is an integer of Python or NumPy. A bool is none."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def positive_integer(name: str, value: Any) -> int:
+    """Return the value of an argument that must be a positive integer.
+
+    Raises:
+        ArgumentError: If the value is not a positive integer.
+    """
+    if not is_integer(value) or value < 1:
+        raise ArgumentError(f"{name}: expected a positive integer, got {value!r}")
+    return int(value)
+
+
 def creators_of(env: Any, num_envs: Any) -> list[Creator]:
     """Return a list of creators, one per env.
 
@@ -42,11 +58,10 @@ def creators_of(env: Any, num_envs: Any) -> list[Creator]:
     Raises:
         ArgumentError: If an env is passed instead of a creator, or if the counts do not fit.
     """
-    is_integer = isinstance(num_envs, (int, np.integer)) and not isinstance(num_envs, bool)
-    if num_envs is not None and (not is_integer or num_envs < 1):
-        raise ArgumentError(f"num_envs: expected a positive integer, got {num_envs!r}")
+    if num_envs is not None:
+        num_envs = positive_integer("num_envs", num_envs)
     if callable(env) and not is_env(env):
-        return [env] * (1 if num_envs is None else int(num_envs))
+        return [env] * (1 if num_envs is None else num_envs)
     creators = list(env) if isinstance(env, Iterable) and not isinstance(env, (str, Mapping)) else [env]
     for creator in creators:
         if is_env(creator):

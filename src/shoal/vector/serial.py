@@ -66,7 +66,7 @@ class Serial(VectorEnv):
         units = build_envs(self.env_fns)
         try:
             spaces, arena, engine = serve(units, options)
-            self._block = engine.block
+            self._serial_engine = engine
             super().__init__(spaces, arena, engine, options, Batching.all_of(self.env_fns))
         except BaseException:
             close_all(units)
@@ -76,7 +76,7 @@ class Serial(VectorEnv):
     def envs(self) -> list[Any]:
         """The envs that the creators returned."""
         envs: list[Any] = []
-        for unit in self._block.units:
+        for unit in self._serial_engine.units:
             if isinstance(unit, GymnasiumVectorEnv):
                 envs.extend(getattr(unit, "envs", [unit]))
             else:
@@ -111,12 +111,18 @@ class SerialEngine(Engine):
         num_envs: The number of envs.
 
     Attributes:
-        block: The envs and their rows.
+        block: The envs and their rows, until the engine is closed.
     """
 
     def __init__(self, block: Block, num_envs: int) -> None:
         self.block, self.blocks = block, [BlockRange(0, 0, num_envs)]
         self._infos: Infos = []
+        self._closed_units: list[Unit] = []
+
+    @property
+    def units(self) -> list[Unit]:
+        """The units, also after `close`."""
+        return self.block.units if "block" in vars(self) else self._closed_units
 
     @property
     def step_all(self) -> Callable[[], Infos]:
@@ -133,10 +139,6 @@ class SerialEngine(Engine):
 
     def wait_for(self, blocks: Sequence[int]) -> None:
         """Return at once, because every verb is complete."""
-
-    def wait_for_any(self, count: int) -> list[int]:
-        """Return the only block."""
-        return [0]
 
     def take_infos(self, blocks: Sequence[int]) -> Infos:
         """Return the infos of the last verb."""
@@ -158,14 +160,19 @@ class SerialEngine(Engine):
         """Return the frame of every env."""
         return self.block.render()
 
-    def freeze(self) -> Any:
+    def snapshot(self) -> Any:
         """Return all envs, pickled."""
         return self.block.snapshot()
 
-    def thaw(self, state: Any) -> None:
+    def restore(self, state: Any) -> None:
         """Continue from pickled envs."""
         self.block.restore(state)
 
     def close(self) -> list[Exception]:
-        """Close all envs and return their errors."""
-        return self.block.close()
+        """Close all envs, drop the rows, and return the errors of the envs."""
+        if "block" not in vars(self):  # an earlier close() was interrupted after it had done this
+            return []
+        errors = self.block.close()
+        self._closed_units, self._infos = self.block.units, []
+        del self.block
+        return errors

@@ -151,6 +151,7 @@ def combine(
     single = facts[0].observation_space
     if observation_mode == "same":
         batched = batch(single, len(own))
+        _check_same(facts, single)
     elif observation_mode == "different":
         _check_alike(facts, single)
         try:
@@ -165,20 +166,12 @@ def combine(
             kinds = " and ".join(type(space).__name__ for space in observation_mode)
             raise ArgumentTypeError(f"observation_mode: expected a pair of spaces, got {kinds}")
         batched, single = observation_mode
+        _check_alike(facts, single)
     else:
         raise ArgumentError(
             "observation_mode: expected 'same', 'different' or a pair of spaces (batched, single), "
             f"got {observation_mode!r}"
         )
-    if observation_mode == "same":
-        for number, fact in enumerate(facts):
-            if not same_space(fact.observation_space, single):
-                raise SpaceMismatch(
-                    f"env {number} has another observation space than the first: {fact.observation_space}, "
-                    f"not {single}. If that is meant, pass observation_mode='different'."
-                )
-    else:
-        _check_alike(facts, single)
     for number, fact in enumerate(facts):
         if not same_space(fact.action_space, facts[0].action_space):
             raise SpaceMismatch(
@@ -229,6 +222,16 @@ def _has_same_form(space: Space[Any], single: Space[Any]) -> bool:
         return bool(is_space_dtype_shape_equiv(space, single))
     except NotImplementedError:  # a custom space, whose values are objects of any shape
         return True
+
+
+def _check_same(facts: Sequence[UnitFacts], single: Space[Any]) -> None:
+    """Raise if an observation space is not equal to the space of the vec."""
+    for number, fact in enumerate(facts):
+        if not same_space(fact.observation_space, single):
+            raise SpaceMismatch(
+                f"env {number} has another observation space than the first: {fact.observation_space}, "
+                f"not {single}. If that is meant, pass observation_mode='different'."
+            )
 
 
 def _check_alike(facts: Sequence[UnitFacts], single: Space[Any]) -> None:

@@ -159,6 +159,6 @@ class EpisodeClock:
         """Return the seconds that each episode has lasted."""
         return time.perf_counter() - self._begun
 
-    def load(self, seconds: NDArray[np.float64]) -> None:
-        """Continue from a `state`."""
-        self._begun = time.perf_counter() - seconds
+    def load(self, seconds: NDArray[np.float64], rows: slice | NDArray[np.int64] = slice(None)) -> None:
+        """Continue from a `state` of these rows."""
+        self._begun[rows] = time.perf_counter() - seconds

@@ -34,12 +34,12 @@ _VERB = """
 def taking_turns{parameters}:
     taken = True
     try:
-        taken, self._moving = self._moving, True
+        taken, self._turn_taken = self._turn_taken, True
         closed = self._closed
         if taken or closed:
             raise self._refusal(method.__name__)
         result = method({arguments})
-        self._moving = False
+        self._turn_taken = False
     except BaseException as error:
         if not taken:
             self._end_turn(error)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from gymnasium import Space
@@ -92,6 +92,7 @@ class VectorEnv(Life):
 
     env_name = ""
     chosen_because = ""
+    _kind_hints: ClassVar[Mapping[str, str]] = {}  # what to do if a property of a snapshot differs
 
     def __init__(
         self, spaces: VecSpaces, arena: Arena, engine: Engine, options: VecOptions, batching: Batching
@@ -128,6 +129,7 @@ class VectorEnv(Life):
             self._make_asynchronous(batching)
 
         self._next_seed: int | Sequence[int | None] | None = None
+        self._seed_under_way = False  # whether a reset that has not been received uses `_next_seed`
         # The verbs whose first observations are still to be checked; none if each env has its own bounds.
         self._unchecked = {"reset", "step"} if options.observation_mode == "same" else set()
         self._never_reset = np.ones(self._total_envs, np.bool_)
@@ -217,6 +219,7 @@ class VectorEnv(Life):
             raise WrongMode("this vec is asynchronous: call async_reset(), then recv(), instead of reset()")
         self._begin_reset(seed, options)
         infos, *_ = self._receive_all()
+        self._forget_seed()
         return self._observe(), infos
 
     @holds_turn
@@ -239,7 +242,7 @@ class VectorEnv(Life):
         """
         taken = True
         try:  # the same as `verb` does, without another call
-            taken, self._moving = self._moving, True
+            taken, self._turn_taken = self._turn_taken, True
             if taken or self._closed:
                 raise self._refusal("step")
             fast = self._fast_step
@@ -251,7 +254,7 @@ class VectorEnv(Life):
             elif result is False:
                 self._state = FAILED
                 raise self._engine.fast_step_error()
-            self._moving = False
+            self._turn_taken = False
         except BaseException as error:
             if not taken:
                 self._end_turn(error)
@@ -332,12 +335,14 @@ class VectorEnv(Life):
             raise NothingPending(problem, "recv")
         self._transitions.resume()
         infos, rewards, terminations, truncations, _ = self._receive_all(separate)
+        if self._seed_under_way:
+            self._forget_seed()
         return self._all_rows.batch(rewards, terminations, truncations, infos)
 
     def seed(self, seed: int | Sequence[int | None]) -> None:
-        """Seed the next reset, unless that gets a seed of its own."""
+        """Seed the next reset, unless that gets a seed of its own. If it fails, seed the one after it."""
         self._seeds(seed)
-        self._next_seed = seed
+        self._next_seed, self._seed_under_way = seed, False
 
     @property
     def mask(self) -> NDArray[np.bool_]:
@@ -345,7 +350,7 @@ class VectorEnv(Life):
         if self._batches is None:
             return self._arena.mask.copy()
         if self._batches.last is None:
-            raise NothingPending("no batch is in hand: call recv() first", "mask")
+            raise NothingPending("no batch was received and not sent: call recv() first", "mask")
         return self._batches.last.mask.copy()
 
     def stats(self) -> dict[str, Any]:
@@ -364,7 +369,10 @@ class VectorEnv(Life):
                 "reset_mask: some envs have never been reset, so they have no observation yet; "
                 "reset all of them first"
             )
-        reset = Reset(chosen, self._seeds(self._next_seed if seed is None else seed), rest)
+        # The seed of a reset that failed, or that was never received, is used again. A READY vec is
+        # asynchronous here, and the caller may have received a part of the last reset.
+        planned = None if self._seed_under_way and self._state is READY else self._next_seed
+        reset = Reset(chosen, self._seeds(planned if seed is None else seed), rest)
         self._engine.check(reset)
         blocks: Sequence[int] = range(len(self._engine.blocks))
         next_state = PENDING
@@ -373,6 +381,8 @@ class VectorEnv(Life):
             if not reset.is_whole:
                 blocks = self._batches.to_reset(chosen)
         self._pending, self._early_infos, whole = "reset", None, reset.is_whole
+        self._next_seed, self._seed_under_way = planned, False
+        self._transitions.drop()
         self._state = FAILED  # until the reset has begun
         self._engine.begin_reset(blocks, reset)
         if self._batches is not None and whole:
@@ -380,7 +390,7 @@ class VectorEnv(Life):
         elif self._batches is not None:
             self._batches.send_reset(blocks)
         self._state = next_state
-        self._next_seed = None
+        self._seed_under_way = True
         self._never_reset &= ~chosen
         if self._clock is not None:
             self._clock.restart(np.repeat(chosen, self.agents_per_env))
@@ -439,9 +449,11 @@ class VectorEnv(Life):
         self._state = FAILED  # until the batch is complete
         view = batches.receive(self._engine)
         of_envs = self._engine.take_infos(view.blocks)
+        self._state = READY
+        if self._seed_under_way and not batches.awaits_reset():
+            self._forget_seed()
         verb = batches.verbs[view.blocks[0]]
         infos, rewards, terminations, truncations, episodes = self._results(view, of_envs, verb, separate)
-        self._state = READY
         received = view.batch(rewards, terminations, truncations, infos)
         self._meter.leave(len(received.resets) - count_true(received.resets), episodes)
         return received
@@ -464,6 +476,11 @@ class VectorEnv(Life):
         if self._clock is not None:
             self._clock.add_to(infos, view.arena, self.autoreset_mode, episodes, view.where)
         return infos, rewards, terminations, truncations, episodes
+
+    def _forget_seed(self) -> None:
+        """Drop the planned seed, if the reset that has been received used it."""
+        if self._seed_under_way:
+            self._next_seed, self._seed_under_way = None, False
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if seed is None or isinstance(seed, (int, np.integer)):
@@ -604,10 +621,10 @@ class VectorEnv(Life):
             raise self._failure()
         return {
             "kind": self._kind(),
-            "envs": self._ask_engine("snapshot", self._engine.freeze),
+            "envs": self._ask_engine("snapshot", self._engine.snapshot),
             "arena": self._arena.state(),
             "never_reset": self._never_reset.copy(),
-            "next_seed": self._next_seed,
+            "next_seed": None if self._seed_under_way else self._next_seed,
             "clock": None if self._clock is None else self._clock.state(),
             "batches": None if self._batches is None else self._batches.state(),
         }
@@ -624,16 +641,14 @@ class VectorEnv(Life):
     def _restore(self, snapshot: Any) -> None:
         if not isinstance(snapshot, dict) or "kind" not in snapshot:
             raise SnapshotError("expected what snapshot() returned, got something else")
-        for name, ours in self._kind().items():
-            theirs = snapshot["kind"].get(name)
-            if not same_space(theirs, ours):
-                raise SnapshotError(f"the snapshot is of a vec with another {name}: {theirs}, not {ours}")
+        self._check_kind(snapshot, self._kind(), "a vec", self._kind_hints)
         self._pending, self._early_infos = "restore", None
+        self._transitions.drop()
         self._state = FAILED  # until the restore is complete
-        self._engine.thaw(snapshot["envs"])
+        self._engine.restore(snapshot["envs"])
         self._arena.load(snapshot["arena"])
         self._never_reset[:] = snapshot["never_reset"]
-        self._next_seed = snapshot["next_seed"]
+        self._next_seed, self._seed_under_way = snapshot["next_seed"], False
         if self._clock is not None and snapshot["clock"] is not None:
             self._clock.load(snapshot["clock"])
         if self._batches is not None:
@@ -655,6 +670,24 @@ class VectorEnv(Life):
             **self._engine.kind(),
         }
 
+    def _check_kind(
+        self, snapshot: dict[str, Any], expected: dict[str, Any], of: str, hints: Mapping[str, str]
+    ) -> None:
+        """Raise if a snapshot differs from `expected`, which `_kind` made.
+
+        Args:
+            snapshot: The snapshot.
+            expected: The properties that the snapshot must have.
+            of: What the snapshot is of, for messages.
+            hints: What to do if a property differs, by its name.
+        """
+        for name, ours in expected.items():
+            theirs = snapshot["kind"].get(name)
+            if not same_space(theirs, ours):
+                raise SnapshotError(
+                    f"the snapshot is of {of} with another {name}: {theirs}, not {ours}{hints.get(name, '')}"
+                )
+
     # -- inside ----------------------------------------------------------------------------------------
 
     def _release_arena(self) -> None:
@@ -674,6 +707,10 @@ class VectorEnv(Life):
         """Enable the fast path if its conditions hold."""
         ready = not self._unchecked and not self._never_reset.any() and self._clock is None
         self._fast_step = self._engine.fast_step if ready else None
+
+    def _verb_under_way(self) -> str:
+        # The fast path leaves `_state` and `_pending` as they are.
+        return "step" if self._fast_step is not None and self._state is READY else self._pending
 
     def _check_idle(self, verb: str) -> None:
         if self._state is PENDING:

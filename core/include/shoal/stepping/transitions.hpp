@@ -40,6 +40,12 @@ class Transitions {
         paused_ = 0;
     }
 
+    // Forget the step that was begun, if there is one: it is dropped and does not count.
+    void drop() {
+        stepping_ = false;
+        paused_ = 0;
+    }
+
     // Returns copies of (rewards, terminations, truncations), and the number of episodes that ended. Ends the step, if
     // one was begun.
     nb::object take() {

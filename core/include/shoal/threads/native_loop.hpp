@@ -261,13 +261,6 @@ class NativeQueue {
     // The blocks that an interrupted `collect` had collected. Each is returned once.
     std::vector<std::uint32_t> kept() { return std::exchange(uncollected_, {}); }
 
-    // (rows that acted, episodes that ended) of the last run of a block.
-    nb::object result(std::size_t block) {
-        if (block >= queue().blocks()) throw std::out_of_range("no such block");
-        const std::int64_t result = queue().result(block);
-        return nb::make_tuple(acted_in(result), ended_in(result));
-    }
-
     void close() {
         const SingleCaller caller(busy_);
         end();
