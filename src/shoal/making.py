@@ -70,6 +70,7 @@ def make(
     parent_steps: bool = False,
     debug: bool = False,
     check: bool = False,
+    infos: bool = False,
 ) -> VectorEnv:
     """Make a vec of envs.
 
@@ -104,6 +105,7 @@ def make(
         parent_steps: See `shoal.Multiprocessing`.
         debug: Run compiled envs uncompiled; see `shoal.Native`.
         check: Make compiled envs raise if an index is outside its array; see `shoal.Native`.
+        infos: Show the infos that a class of compiled envs declares; see `shoal.Native`.
 
     Raises:
         UnknownEnv: If no env has that name. The message suggests the nearest names.
@@ -149,12 +151,16 @@ def make(
     compiled = bool(sources) and sources[0].native is not None and not wrappers
     if backend == "native" or (backend == "auto" and compiled):
         vec = _native(env, sources, num_envs, env_kwargs, wrappers, for_processes, observation_mode)(
-            render_mode=render_mode, debug=debug, check=check, **common
+            render_mode=render_mode, debug=debug, check=check, infos=infos, **common
         )
         return _named(vec, sources)
-    flags = {name: True for name, value in (("debug", debug), ("check", check)) if value}
+    chosen = {"debug": debug, "check": check, "infos": infos}
+    flags = {name: True for name, value in chosen.items() if value}
     if flags and not all(source.native for source in sources):
-        raise ArgumentError(f"{', '.join(flags)}: only compiled envs have it; others run as Python anyway")
+        raise ArgumentError(
+            f"{', '.join(flags)}: only compiled envs have it. Others run as Python anyway, and give infos "
+            "without being asked"
+        )
     kwargs = {**(env_kwargs or {}), **({} if render_mode is None else {"render_mode": render_mode}), **flags}
     recipes = [
         _Recipe(_creator(source, env_kwargs or {}), kwargs, tuple(wrappers)).simplest() for source in sources

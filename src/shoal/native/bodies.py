@@ -22,9 +22,9 @@ class Parts:
     """The functions that a body calls, and its settings.
 
     Attributes:
-        step: The env's step. It takes all possible arguments: state, action(s), rng, obs, config, and for
-            several agents also rewards, terminated and alive.
-        reset: The env's reset. It takes all possible arguments: state, rng, obs, alive, config.
+        step: The env's step. It takes all possible arguments, in the order of `spec.SINGLE_STEP` or
+            `spec.SEVERAL_STEP`.
+        reset: The env's reset. It takes all possible arguments, in the order of `spec.RESET_ARGUMENTS`.
         result: Converts the return value of a step into reward, terminated, truncated.
         rng_at: Returns the random stream of env `i` from the array of all streams.
         config_at: Returns the config of env `i` from the array of all parameters.
@@ -61,21 +61,29 @@ def single(parts: Parts) -> Callable[..., int]:
     max_steps = parts.max_steps
 
     @parts.wrap
-    def begin(i, states, bytes_of_states, rngs, parameters, observations, mask):
+    def begin(i, states, bytes_of_states, rngs, parameters, observations, mask, workspaces):
         for place in range(bytes_of_states.shape[1]):
             bytes_of_states[i, place] = 0
-        reset(states[i], rng_at(rngs, i), observations[i], mask[i : i + 1], config_at(parameters, i))
+        reset(
+            states[i], rng_at(rngs, i), observations[i], mask[i : i + 1], config_at(parameters, i),
+            workspaces[0],
+        )  # fmt: skip
 
     @parts.wrap_apart
     def step_all(
         states, rngs, parameters, actions, observations, rewards, terminations, truncations, mask, resets,
-        starts, returns, lengths,
+        starts, returns, lengths, infos, bytes_of_infos, workspaces,
     ):  # fmt: skip
         acted = 0
         for i in range(len(states)):
+            for place in range(bytes_of_infos.shape[1]):
+                bytes_of_infos[i, place] = 0
             reward, terminated, truncated = result(
-                step(states[i], actions[i], rng_at(rngs, i), observations[i], config_at(parameters, i))
-            )
+                step(
+                    states[i], actions[i], rng_at(rngs, i), observations[i], config_at(parameters, i),
+                    infos[i], workspaces[0],
+                )
+            )  # fmt: skip
             acts, begins = mask[i], starts[i]
             before, steps = returns[i], lengths[i]
             total = reward if begins else reward + before
@@ -95,15 +103,20 @@ def single(parts: Parts) -> Callable[..., int]:
     @parts.wrap_apart
     def step_each(
         states, rngs, parameters, actions, observations, rewards, terminations, truncations, mask, resets,
-        starts, returns, lengths,
+        starts, returns, lengths, infos, bytes_of_infos, workspaces,
     ):  # fmt: skip
         acted = 0
         for i in range(len(states)):
             if not mask[i]:
                 continue
+            for place in range(bytes_of_infos.shape[1]):
+                bytes_of_infos[i, place] = 0
             reward, terminated, truncated = result(
-                step(states[i], actions[i], rng_at(rngs, i), observations[i], config_at(parameters, i))
-            )
+                step(
+                    states[i], actions[i], rng_at(rngs, i), observations[i], config_at(parameters, i),
+                    infos[i], workspaces[0],
+                )
+            )  # fmt: skip
             total, length = reward, 1
             if not starts[i]:
                 total += returns[i]
@@ -125,7 +138,7 @@ def single(parts: Parts) -> Callable[..., int]:
     def body(
         verb, states, bytes_of_states, rngs, parameters, elapsed, actions, observations,
         bytes_of_observations, finals, rewards, terminations, truncations, mask, resets, starts, returns,
-        lengths, acting, finished, chosen, keys, seeded,
+        lengths, acting, finished, chosen, keys, seeded, infos, bytes_of_infos, workspaces,
     ):  # fmt: skip
         acted, ended = 0, 0
         if verb == RESET:
@@ -135,7 +148,7 @@ def single(parts: Parts) -> Callable[..., int]:
                         rngs[i, 0] = keys[i]
                         rngs[i, 1] = 0
                     mask[i] = starts[i] = True
-                    begin(i, states, bytes_of_states, rngs, parameters, observations, mask)
+                    begin(i, states, bytes_of_states, rngs, parameters, observations, mask, workspaces)
                 if chosen[i] or terminations[i] or truncations[i]:
                     returns[i] = 0.0
                     lengths[i] = 0
@@ -145,7 +158,7 @@ def single(parts: Parts) -> Callable[..., int]:
             return 0
         acted = step_them(
             states, rngs, parameters, actions, observations, rewards, terminations, truncations, mask,
-            resets, starts, returns, lengths,
+            resets, starts, returns, lengths, infos, bytes_of_infos, workspaces,
         )  # fmt: skip
         for i in range(len(states)):
             if not starts[i]:  # the episode goes on, as in nearly all envs
@@ -155,7 +168,7 @@ def single(parts: Parts) -> Callable[..., int]:
                 if verb == STEP_SAME:
                     for place in range(finals.shape[1]):
                         finals[i, place] = bytes_of_observations[i, place]
-                    begin(i, states, bytes_of_states, rngs, parameters, observations, mask)
+                    begin(i, states, bytes_of_states, rngs, parameters, observations, mask, workspaces)
                 else:
                     mask[i] = False
             else:
@@ -165,7 +178,7 @@ def single(parts: Parts) -> Callable[..., int]:
                 resets[i] = True
                 if verb == STEP_NEXT:
                     mask[i] = True
-                    begin(i, states, bytes_of_states, rngs, parameters, observations, mask)
+                    begin(i, states, bytes_of_states, rngs, parameters, observations, mask, workspaces)
         return acted + (ended << 32)
 
     return body
@@ -177,19 +190,22 @@ def several(parts: Parts) -> Callable[..., int]:
     max_steps = parts.max_steps
 
     @parts.wrap
-    def begin(i, states, bytes_of_states, rngs, parameters, elapsed, observations, mask, starts, finished):
+    def begin(
+        i, states, bytes_of_states, rngs, parameters, elapsed, observations, mask, starts, finished,
+        workspaces,
+    ):  # fmt: skip
         for place in range(bytes_of_states.shape[1]):
             bytes_of_states[i, place] = 0
         elapsed[i] = 0
         for agent in range(mask.shape[1]):
             mask[i, agent] = starts[i, agent] = True
             finished[i, agent] = False
-        reset(states[i], rng_at(rngs, i), observations[i], mask[i], config_at(parameters, i))
+        reset(states[i], rng_at(rngs, i), observations[i], mask[i], config_at(parameters, i), workspaces[0])
 
     def body(
         verb, states, bytes_of_states, rngs, parameters, elapsed, actions, observations,
         bytes_of_observations, finals, rewards, terminations, truncations, mask, resets, starts, returns,
-        lengths, acting, finished, chosen, keys, seeded,
+        lengths, acting, finished, chosen, keys, seeded, infos, bytes_of_infos, workspaces,
     ):  # fmt: skip
         acted, ended, agents = 0, 0, mask.shape[1]
         for i in range(len(states)):
@@ -202,6 +218,8 @@ def several(parts: Parts) -> Callable[..., int]:
                     lengths[i, agent] = 0
                 rewards[i, agent] = 0.0
                 terminations[i, agent] = truncations[i, agent] = False
+                for place in range(bytes_of_infos.shape[2]):
+                    bytes_of_infos[i, agent, place] = 0
             if verb == RESET or not goes_on:
                 for agent in range(agents):
                     resets[i, agent] = True
@@ -217,12 +235,12 @@ def several(parts: Parts) -> Callable[..., int]:
                 if verb in (RESET, STEP_NEXT):
                     begin(
                         i, states, bytes_of_states, rngs, parameters, elapsed, observations, mask, starts,
-                        finished,
+                        finished, workspaces,
                     )  # fmt: skip
                 continue
             step(
                 states[i], actions[i], rng_at(rngs, i), observations[i], rewards[i], terminations[i], mask[i],
-                config_at(parameters, i),
+                config_at(parameters, i), infos[i], workspaces[0],
             )  # fmt: skip
             elapsed[i] += 1
             late = max_steps > 0 and elapsed[i] >= max_steps
@@ -262,7 +280,7 @@ def several(parts: Parts) -> Callable[..., int]:
             if over and verb == STEP_SAME:
                 begin(
                     i, states, bytes_of_states, rngs, parameters, elapsed, observations, mask, starts,
-                    finished,
+                    finished, workspaces,
                 )  # fmt: skip
         return acted + (ended << 32)
 

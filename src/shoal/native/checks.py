@@ -97,10 +97,13 @@ WRITTEN = {
     "rewards": "rewards[:] = ..., or rewards[agent] = ...",
     "terminated": "terminated[:] = ..., or terminated[agent] = ...",
     "alive": "alive[:] = ..., or alive[agent] = ...",
+    "info": "info.field = ...",
+    "infos": "infos[agent].field = ...",
+    "workspace": "workspace.field = ..., or workspace.field[:] = ... for an array",
 }
 STEP_RETURNS = (
-    "step must return (reward, terminated), or (reward, terminated, truncated). Write observations into obs; "
-    "there are no infos"
+    "step must return (reward, terminated), or (reward, terminated, truncated). Write observations into obs, "
+    "and infos into info"
 )
 RESET_RETURNS = "reset must return nothing. Write the observation into obs: obs[:] = ..., or obs[0] = ..."
 TEAM_RETURNS = "step of several agents must return nothing. Write into obs, rewards and terminated"

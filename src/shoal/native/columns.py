@@ -14,7 +14,8 @@ from shoal.rows.arena import Arena
 ORDER = (
     "states", "bytes_of_states", "rngs", "parameters", "elapsed", "actions", "observations",
     "bytes_of_observations", "finals", "rewards", "terminations", "truncations", "mask", "resets", "starts",
-    "returns", "lengths", "acting", "finished", "chosen", "keys", "seeded",
+    "returns", "lengths", "acting", "finished", "chosen", "keys", "seeded", "infos", "bytes_of_infos",
+    "workspaces",
 )  # fmt: skip
 """The order in which the bodies of kernels take the columns."""
 
@@ -48,6 +49,11 @@ def kinds(spec: Spec) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         "chosen": (flag, ()),
         "keys": (word, ()),
         "seeded": (flag, ()),
+        "infos": (spec.infos if spec.infos.names else np.dtype([("nothing", np.uint8)]), agents),
+        "bytes_of_infos": (byte, (*agents, spec.infos.itemsize)),
+        # A kernel uses only the workspace of its first env, so that threads do not share one. The others are
+        # never touched, and so take no memory.
+        "workspaces": (spec.workspace, ()),
     }
 
 
@@ -74,6 +80,7 @@ class Columns:
         rngs = np.zeros((num_envs, 2), np.uint64)
         rngs[:, 0] = fresh_keys(num_envs)
         raw = arena.observations
+        infos = np.zeros((len(arena), max(1, spec.infos.itemsize)), np.uint8)
         own: dict[str, Any] = {
             "states": states,
             "bytes_of_states": states.view(np.uint8),
@@ -97,6 +104,9 @@ class Columns:
             "chosen": np.zeros(num_envs, np.bool_),
             "keys": np.zeros(num_envs, np.uint64),
             "seeded": np.zeros(num_envs, np.bool_),
+            "infos": infos,
+            "bytes_of_infos": infos,
+            "workspaces": np.zeros(num_envs, spec.workspace),
         }
         self.arrays: dict[str, NDArray[Any]] = {}
         for name, (dtype, shape) in kinds(spec).items():

@@ -59,6 +59,7 @@ class ThreadEngine(OwnedEngine):
         flat: Whether last observations are flat rows.
         debug: Whether to run the env's functions uncompiled.
         check: Whether to check indices in compiled code.
+        infos: Whether the vec shows the infos that the class declares.
         renders: Whether `render` returns frames.
         reset_verb: The verb that resets all envs, for messages.
 
@@ -87,6 +88,7 @@ class ThreadEngine(OwnedEngine):
         flat: bool,
         debug: bool,
         check: bool,
+        infos: bool,
         renders: bool,
         reset_verb: str,
     ) -> None:
@@ -101,6 +103,8 @@ class ThreadEngine(OwnedEngine):
         self._moving: set[int] = set()  # blocks that were submitted and not collected
         self._done: list[int] = []  # blocks that were collected and not waited for, in order
         self._replay = Replay(spec, columns) if check else None
+        if infos and spec.infos.names:
+            self.info_arrays = self._info_arrays
         self.kernel = None if debug else compiled(spec, checked=check)
         self.loop: Any = None
         self._queue: Any = None
@@ -274,6 +278,31 @@ class ThreadEngine(OwnedEngine):
             first += rows.stop - rows.start
         return infos
 
+    def _info_arrays(self, blocks: Sequence[int]) -> dict[str, Any]:
+        """Return the infos of rows that have just made a transition, as arrays over the rows of these blocks.
+
+        Under SAME_STEP, those of an episode's last step are in its ``final_info``.
+        """
+        arena, own = self._arena, [self.blocks[block] for block in blocks]
+        rows = np.concatenate(
+            [np.arange(each.first_env * self._agents, each.last_env * self._agents) for each in own]
+        )
+        stepped = np.repeat(
+            [self._verbs[block] != RESET for block in blocks], [each.num_envs * self._agents for each in own]
+        )
+        stepped &= ~arena.resets[rows]
+        if self.step_verb == STEP_SAME:
+            stepped &= ~(arena.terminations[rows] | arena.truncations[rows])
+        if not stepped.any():
+            return {}
+        infos = self.columns.arrays["infos"].reshape(len(arena))[rows]
+        infos[~stepped] = 0
+        found: dict[str, Any] = {}
+        for name in self.spec.infos.names or ():
+            found[name] = infos[name].copy()
+            found[f"_{name}"] = stepped.copy()
+        return found
+
     def _finals(self, rows: slice) -> Infos:
         done = np.flatnonzero(self._arena.terminations[rows] | self._arena.truncations[rows])
         if not done.size:
@@ -281,9 +310,19 @@ class ThreadEngine(OwnedEngine):
         raw = self.columns.arrays["finals"].reshape(len(self._arena), -1)[rows][done]
         layout = self._layout
         values = list(layout.flat(raw)) if self._flat else layout.root.split(layout.columns(raw), len(done))
+        infos: list[dict[str, Any]] = [{} for _ in values]
+        if self.info_arrays is not None:
+            last = self.columns.arrays["infos"].reshape(len(self._arena))[rows][done]
+            infos = [
+                {
+                    name: each[name].copy() if each[name].shape else each[name].item()
+                    for name in each.dtype.names
+                }
+                for each in last
+            ]
         return [
-            (row, {"final_obs": value, "final_info": {}})
-            for row, value in zip(done.tolist(), values, strict=True)
+            (row, {"final_obs": value, "final_info": info})
+            for row, value, info in zip(done.tolist(), values, infos, strict=True)
         ]
 
     # -- access to the envs ----------------------------------------------------------------------------
@@ -369,7 +408,8 @@ class ThreadEngine(OwnedEngine):
     @property
     def _saved_columns(self) -> tuple[str, ...]:
         finals = ("finals",) if self.step_verb == STEP_SAME else ()
-        return ("states", "rngs", "elapsed", "finished", *finals)
+        infos = () if self.info_arrays is None else ("infos",)  # of blocks that are done and not received
+        return ("states", "rngs", "elapsed", "finished", *finals, *infos)
 
     def snapshot(self) -> Any:
         """Copy the memory of all envs."""

@@ -13,6 +13,8 @@ import numpy as np
 from shoal.errors import MissingExtra, NativeError
 from shoal.native.spec import Spec
 
+OF_SINGLE_ENVS = ("render_mode", "debug", "check", "infos")  # arguments that are not of the class
+
 
 class NativeEnv:
     """An env whose `reset` and `step` are compiled. A thread pool runs them for many envs.
@@ -27,21 +29,27 @@ class NativeEnv:
     - ``obs``: the observation to write: ``obs[0] = x``; a record for a Dict (``obs.map[i, j] = 1``,
       ``obs.goal = 3``)
     - ``config``: the constants and the parameters of this env: ``config.length``
+    - ``info``: (`step` only) the infos to write, a record with the fields of `infos`; all zero before a step
+    - ``workspace``: memory for intermediate results, a record with the fields of `workspace`. What it holds
+      at the beginning of a call is undefined: other envs use it too
 
     `reset` returns nothing. `step` returns ``reward, terminated`` or ``reward, terminated, truncated``. Shoal
     does autoreset, `max_episode_steps`, episode statistics and snapshots.
 
-    With several agents, `step` gets arrays over agents: ``actions``, ``obs``, ``rewards``, ``terminated`` and
-    ``alive``. It writes the last four and returns nothing. An agent that `step` terminates, or clears in
-    ``alive``, does not act from then on. `reset` may ask for ``alive`` too.
+    With several agents, `step` gets arrays over agents: ``actions``, ``obs``, ``rewards``, ``terminated``,
+    ``alive`` and ``infos``. It writes the last five and returns nothing. An agent that `step` terminates, or
+    clears in ``alive``, does not act from then on. `reset` may ask for ``alive`` too.
 
     The code is checked when the class is defined: see `shoal.errors.NativeError`.
 
     Attributes:
-        observation_space: The observation space of an agent. This and the next five may be functions of the
+        observation_space: The observation space of an agent. This and the next seven may be functions of the
             constants: ``observation_space = lambda config: Box(0, 1, (config.length,))``.
         action_space: The action space of an agent.
         state: The structured dtype of the state: numbers, bools and arrays of them.
+        infos: The structured dtype of what `step` tells beside observation and reward; None for nothing. A
+            vec that is made with ``infos=True`` has an array over rows for each field in its infos.
+        workspace: The structured dtype of the memory for intermediate results.
         num_agents: The number of agents of an env.
         max_episode_steps: The number of steps after which an episode is truncated; None for no limit.
         bounds: The lowest and highest values that `vec.set_attr` may give to fields of the state and to
@@ -84,6 +92,8 @@ class NativeEnv:
     observation_space: Any
     action_space: Any
     state: Any = np.dtype([("nothing", np.uint8)])
+    infos: Any = None
+    workspace: Any = np.dtype([("nothing", np.uint8)])
     num_agents: Any = 1
     max_episode_steps: Any = None
     bounds: Any = {}
@@ -116,9 +126,7 @@ class NativeEnv:
         """Make a single env: a `gymnasium.Env`, or a `shoal.Env` if there are several agents."""
         from shoal.native.single import SingleNative, TeamNative
 
-        config = {
-            name: value for name, value in kwargs.items() if name not in ("render_mode", "debug", "check")
-        }
+        config = {name: value for name, value in kwargs.items() if name not in OF_SINGLE_ENVS}
         return (TeamNative if Spec.of(cls, config).agents > 1 else SingleNative)(cls, **kwargs)
 
 

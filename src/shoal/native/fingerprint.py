@@ -30,6 +30,7 @@ def fingerprint(spec: Spec) -> str | None:
     try:
         parts = [_of(function, seen) for function in (spec.step, spec.reset)]
         parts += [_of(spec.constants, seen), _of(spec.parameter_dtype, seen), _of(spec.state, seen)]
+        parts += [_of(spec.infos, seen), _of(spec.workspace, seen)]
     except Unknown:
         return None
     rows = [

@@ -36,8 +36,11 @@ class Replay:
 
     def __init__(self, spec: Spec, columns: Columns) -> None:
         self._spec, self._columns = spec, columns
-        # Some columns share the same memory; copy it once.
-        self._names = list({array.ctypes.data: name for name, array in columns.arrays.items()}.values())
+        # Some columns share the same memory; copy it once. A workspace holds nothing before a step.
+        addresses = {
+            array.ctypes.data: name for name, array in columns.arrays.items() if name != "workspaces"
+        }
+        self._names = list(addresses.values())
         self._kept: dict[int, tuple[slice, int, dict[str, NDArray[Any]]]] = {}
 
     def keep(self, envs: slice, verb: int) -> None:

@@ -12,6 +12,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from shoal.adapters.env import _BOUND, Env
 from shoal.rows.arena import Arena
 from shoal.rows.layout import Layout
+from shoal.vector.infos import split_infos
 
 
 class _VecOfOne:
@@ -22,6 +23,7 @@ class _VecOfOne:
         render_mode: ``"rgb_array"`` or None.
         debug: Whether to run as plain Python, as for `shoal.Native`.
         check: Whether to check indices, as for `shoal.Native`.
+        infos: Whether `step` returns the infos that the class declares.
         **kwargs: Values for constants and parameters.
     """
 
@@ -37,6 +39,7 @@ class _VecOfOne:
         render_mode: str | None = None,
         debug: bool = False,
         check: bool = False,
+        infos: bool = False,
         **kwargs: Any,
     ) -> None:
         from shoal.vector.native import Native
@@ -50,6 +53,7 @@ class _VecOfOne:
             render_mode=render_mode,
             debug=debug,
             check=check,
+            infos=infos,
             autoreset_mode=AutoresetMode.DISABLED,
         )
         self.observation_space, self.action_space = vec.single_observation_space, vec.single_action_space
@@ -83,6 +87,14 @@ class _VecOfOne:
         return self._vec.column_of(name) is not None or name in self._vec.constants
 
 
+def _infos_of(infos: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    """Split the infos of a vec into those of its rows."""
+    found: list[dict[str, Any]] = [{} for _ in range(count)]
+    for row, info in split_infos(infos, count):
+        found[row] = info
+    return found
+
+
 class SingleNative(_VecOfOne, gymnasium.Env[Any, Any]):
     """One env of a `shoal.NativeEnv` class, for Gymnasium's tools. For speed, use `shoal.Native`."""
 
@@ -97,10 +109,11 @@ class SingleNative(_VecOfOne, gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Do one step."""
         batch: Any = create_empty_array(self.action_space, 1)
-        obs, rewards, terminations, truncations, _ = self._vec.step(
+        obs, rewards, terminations, truncations, infos = self._vec.step(
             concatenate(self.action_space, [action], batch)
         )
-        return self._first(obs), float(rewards[0]), bool(terminations[0]), bool(truncations[0]), {}
+        info = _infos_of(infos, 1)[0]
+        return self._first(obs), float(rewards[0]), bool(terminations[0]), bool(truncations[0]), info
 
     def _first(self, obs: Any) -> Any:
         (first,) = iterate(self._vec.observation_space, obs)
@@ -124,11 +137,12 @@ class TeamNative(_VecOfOne, Env):
         self._vec.reset(seed=seed, options=options)
         self._show()
 
-    def step(self, actions: Any) -> None:
+    def step(self, actions: Any) -> list[dict[str, Any]] | None:
         """Step the env with the actions of all agents that are alive."""
-        _, rewards, terminations, truncations, _ = self._vec.step(actions)
+        _, rewards, terminations, truncations, infos = self._vec.step(actions)
         self.rewards[:], self.terminations[:], self.truncations[:] = rewards, terminations, truncations
         self._show()
+        return _infos_of(infos, self.num_agents) if infos else None
 
     def _show(self) -> None:
         self.mask[:] = self._vec.mask

@@ -18,10 +18,12 @@ from shoal.rows.fields import Branch, Kind, Leaf, Node, walk
 from shoal.rows.layout import Layout
 
 # The arguments that `step` and `reset` may ask for by name, in the order in which a kernel passes them.
-SINGLE_STEP = ("state", "action", "rng", "obs", "config")
-SEVERAL_STEP = ("state", "actions", "rng", "obs", "rewards", "terminated", "alive", "config")
+SINGLE_STEP = ("state", "action", "rng", "obs", "config", "info", "workspace")
+SEVERAL_STEP = (
+    *("state", "actions", "rng", "obs", "rewards", "terminated", "alive", "config", "infos", "workspace"),
+)
 OF_TEAMS = {*SEVERAL_STEP} - {*SINGLE_STEP}
-RESET_ARGUMENTS = ("state", "rng", "obs", "alive", "config")
+RESET_ARGUMENTS = ("state", "rng", "obs", "alive", "config", "workspace")
 
 SUCH_A_STATE = 'such as np.dtype([("place", np.int32), ("speed", np.float64)])'
 PLAIN = (bool, int, float, np.bool_, np.integer, np.floating)
@@ -37,6 +39,8 @@ class Spec:
         parameters: The parameters by name: one value for all envs, or an array with one value for each env.
         state: The dtype of an env's state in compiled code.
         declared: The dtype of the state as the class declares it: arrays of bools are still bools.
+        infos: The dtype of an agent's infos; without fields if the class declares none.
+        workspace: The dtype of the memory for intermediate results.
         observation: The layout of an agent's observation.
         action: The layout of an agent's action.
         agents: The number of agents of an env.
@@ -52,6 +56,8 @@ class Spec:
     parameters: dict[str, Any]
     state: np.dtype[Any]
     declared: np.dtype[Any]
+    infos: np.dtype[Any]
+    workspace: np.dtype[Any]
     observation: Layout
     action: Layout
     agents: int
@@ -94,13 +100,16 @@ class Spec:
                 "observation_space",
                 "action_space",
                 "state",
+                "infos",
+                "workspace",
                 "num_agents",
                 "max_episode_steps",
                 "bounds",
             )
         }
-        declared = _state(name, found["state"])
-        state = np.dtype([(key, _in_record(declared[key])) for key in declared.names or ()], align=True)
+        declared = _record_of(name, "state", found["state"])
+        state = _compiled_record(declared)
+        infos = np.dtype([]) if found["infos"] is None else _record_of(name, "infos", found["infos"])
         for key in {*constants, *parameters}.intersection(state.names or ()):
             raise NativeError(f"{name}: {key!r} is both a field of the state and of the config")
         kinds = {key: np.asarray(default).dtype for key, default in env.parameters.items()}
@@ -119,6 +128,8 @@ class Spec:
             parameters,
             state,
             declared,
+            _compiled_record(infos),
+            _compiled_record(_record_of(name, "workspace", found["workspace"])),
             _layout(name, "observation_space", found["observation_space"]),
             _layout(name, "action_space", found["action_space"]),
             agents,
@@ -192,23 +203,29 @@ def _count(where: str, value: Any) -> int:
     return number
 
 
-def _state(name: str, state: Any) -> np.dtype[Any]:
+def _record_of(name: str, part: str, declared: Any) -> np.dtype[Any]:
+    """Check the structured dtype of the state, the infos or the workspace, and align it."""
     try:
-        dtype: np.dtype[Any] = np.dtype(state)
+        dtype: np.dtype[Any] = np.dtype(declared)
     except (TypeError, ValueError):  # NumPy's message would only explain how to write dtypes
         raise NativeError(
-            f"{name}.state: expected a structured dtype, {SUCH_A_STATE}, got {state!r}"
+            f"{name}.{part}: expected a structured dtype, {SUCH_A_STATE}, got {declared!r}"
         ) from None
     if not dtype.names:
-        raise NativeError(f"{name}.state: expected fields with names, {SUCH_A_STATE}, got {state!r}")
+        raise NativeError(f"{name}.{part}: expected fields with names, {SUCH_A_STATE}, got {declared!r}")
     for field in dtype.names:
         kind = dtype[field].base
         if kind.kind not in "biuf" or not kind.isnative:
             raise NativeError(
-                f"{name}.state[{field!r}]: expected numbers or bools of a fixed size, or arrays of them, "
+                f"{name}.{part}[{field!r}]: expected numbers or bools of a fixed size, or arrays of them, "
                 f"got {kind}"
             )
     return np.dtype([(field, dtype[field]) for field in dtype.names], align=True)
+
+
+def _compiled_record(declared: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of a record in compiled code."""
+    return np.dtype([(key, _in_record(declared[key])) for key in declared.names or ()], align=True)
 
 
 def _in_record(dtype: np.dtype[Any]) -> np.dtype[Any]:

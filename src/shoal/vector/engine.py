@@ -93,6 +93,10 @@ class Engine(ABC):
     It returns None if it does not accept these actions, and False if an env raised. The attribute is None if
     the engine has no fast path."""
 
+    info_arrays: Callable[[Sequence[int]], dict[str, Any]] | None = None
+    """A function that returns infos of blocks as arrays over their rows, in Gymnasium's form. The vec adds
+    them to those of `take_infos`. The attribute is None if the engine has no such infos."""
+
     def fast_step_error(self) -> Exception:
         """Make the error of a `fast_step` that returned False."""
         raise NotImplementedError

@@ -46,6 +46,7 @@ class Native(VectorEnv):
         check: Compile the env's functions so that an index outside its array raises a
             `shoal.errors.NativeError` with the line, instead of reading or writing other memory.
             ``SHOAL_NATIVE_CHECK=1`` in the environment does so for all vecs.
+        infos: Show the infos that the class declares: for each field of its `infos` an array over rows.
         autoreset_mode: See `shoal.Serial`.
         flat: See `shoal.Serial`.
         copy: See `shoal.Serial`.
@@ -82,6 +83,7 @@ class Native(VectorEnv):
         render_mode: str | None = None,
         debug: bool = False,
         check: bool = False,
+        infos: bool = False,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         flat: bool = False,
         copy: bool = True,
@@ -104,6 +106,8 @@ class Native(VectorEnv):
         batching = Batching.of(spec.cls, count, batch_size, surplus_envs, mode, order, parent_steps=False)
         count = len(batching.creators)
         _check_surplus(spec, surplus_envs)
+        if infos and not spec.infos.names:
+            raise ArgumentError(f"infos: {spec.cls.__name__} declares none, by an `infos` of the class")
         metadata = dict(spec.cls.metadata)
         _check_render_mode(spec, render_mode, metadata)
         agents = tuple(f"agent_{i}" for i in range(spec.agents))
@@ -127,6 +131,7 @@ class Native(VectorEnv):
             flat=flat,
             debug=debug,
             check=self.check,
+            infos=infos,
             renders=render_mode is not None,
             reset_verb="reset" if batching.order is None else "async_reset",
         )
@@ -142,6 +147,7 @@ class Native(VectorEnv):
             or self.debug
             or self.check
             or self.copy
+            or engine.info_arrays is not None
             or self.autoreset_mode is not AutoresetMode.NEXT_STEP
             or actions is None
             or not isinstance(self._observe(), np.ndarray)

@@ -39,7 +39,7 @@ from shoal.vector.batch_view import BatchView
 from shoal.vector.batches import Batches
 from shoal.vector.batching import Batching
 from shoal.vector.engine import Engine, Reset
-from shoal.vector.infos import merge_infos
+from shoal.vector.infos import merge_infos, split_infos
 from shoal.vector.life import Life
 from shoal.vector.options import VecOptions, reset_mask_of, seeds_of
 from shoal.vector.per_agent import find_root, interleave, take_agent
@@ -141,6 +141,7 @@ class VectorEnv(Life):
             self.seed(seed)
             self.action_space.seed(int(seed))
         self._needs_first_reset = engine.needs_first_reset
+        self._info_arrays = engine.info_arrays
         self._step_all = engine.step_all  # looked up once, because a small vec steps in two microseconds
         self._fast_step: Callable[[Any], Any] | None = None  # one call of the core per step; see `Native`
         self._state = READY
@@ -472,6 +473,12 @@ class VectorEnv(Life):
         else:
             infos = {}
             separate += of_envs
+        if self._info_arrays is not None:
+            arrays = self._info_arrays(view.blocks)
+            if separate is None:
+                infos |= arrays
+            else:
+                separate += split_infos(arrays, len(view.arena))
         rewards, terminations, truncations, episodes = view.transitions.take()
         if self._clock is not None:
             self._clock.add_to(infos, view.arena, self.autoreset_mode, episodes, view.where)
