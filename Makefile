@@ -101,13 +101,13 @@ $(VENV)/.ready-cli: $(VENV)/.created $(SETUP_FILES)
 $(VENV)/.ready-dev: $(VENV)/.created $(SETUP_FILES)
 	@echo "Setting up $(VENV) for development (first time: about 2 minutes)"
 	$(call install,1/3 build tools,$(BUILD_TOOLS))
-	$(call install,2/3 Shoal and its packages,-e ".[dev$(,)cli$(,)atari$(,)box2d$(,)learn$(,)minigrid$(,)mujoco$(,)native$(,)pettingzoo$(,)sb3]")
+	$(call install,2/3 Shoal and its packages,-e ".[dev$(,)cli$(,)atari$(,)box2d$(,)hockey$(,)learn$(,)minigrid$(,)mujoco$(,)native$(,)pettingzoo$(,)sb3]")
 	$(call install,3/3 NetHack,--no-deps nle minihack)
 	@touch $(VENV)/.ready-cli $@
 
 # Before the tests, which would wait for each other, and with the sanitizers take minutes.
 $(KERNELS): $(VENV)/.ready-dev tests/kernels.py src/shoal/registry.py \
-  $(wildcard src/shoal/native/*.py src/shoal/envs/*.py src/shoal/testing/native_envs.py)
+  $(wildcard src/shoal/native/*.py src/shoal/envs/*.py src/shoal/hockey/*.py src/shoal/testing/native_envs.py)
 	@$(PY) -m tests.kernels
 	@mkdir -p $(@D) && touch $@
 

@@ -51,7 +51,7 @@ NEED_THE_CORE = {
     "shoal.cli._panel",
     *(f"shoal.learn.{name}" for name in ["evaluate", "policy", "ppo", "stopping"]),
     *(f"shoal.vector.{name}" for name in ["multiprocessing", "native"]),
-    *(name for name in MODULES if name.startswith("shoal.processes.")),
+    *(name for name in MODULES if name.startswith(("shoal.hockey.", "shoal.processes."))),
 }
 
 

@@ -34,6 +34,7 @@ from shoal.adapters.env import Env
 from shoal.adapters.single import is_env
 from shoal.errors import ArgumentError, ArgumentTypeError, MissingExtra, NativeError, UnknownEnv
 from shoal.native import is_native
+from shoal.native.env import OF_SINGLE_ENVS
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,8 @@ OWN = {
     "shoal/Breakout-v0": "shoal.envs.breakout:Breakout",
     "shoal/CartPole-v1": "shoal.envs.cartpole:CartPole",
     "shoal/Foragers-v0": "shoal.envs.foragers:Foragers",
+    "shoal/Hockey-v0": "shoal.hockey.envs:Hockey",
+    "shoal/HockeyOne-v0": "shoal.hockey.envs:HockeyOne",
     "shoal/MountainCar-v0": "shoal.envs.mountain_car:MountainCar",
     "shoal/MountainCarContinuous-v0": "shoal.envs.mountain_car:MountainCarContinuous",
     "shoal/Pendulum-v1": "shoal.envs.pendulum:Pendulum",
@@ -171,6 +174,9 @@ OWN = {
     "shoal/ProbeStochastic-v0": "shoal.envs.probes:Stochastic",
 }
 """The envs of Shoal, by id. All are compiled, except Foragers."""
+
+SINGLE = {"shoal/Hockey-v0": "shoal.hockey.course:HockeyEnv"}
+"""Envs of several agents that have a single env with the actions of all agents, for ``gymnasium.make``."""
 
 ANY = "shoal/make"  # the id by which gymnasium.make_vec makes the env given as `env=`
 
@@ -333,7 +339,7 @@ def _hint(package: str, attribute: str) -> str:
 def _native_entry(spec: EnvSpec) -> Any:
     """Return the class of an id, if it is a class of compiled envs and has no wrappers; else None."""
     entry: Any = spec.entry_point
-    if spec.additional_wrappers or {"render_mode", "debug", "check"} & spec.kwargs.keys():
+    if spec.additional_wrappers or {*OF_SINGLE_ENVS} & spec.kwargs.keys():
         return None  # only gymnasium.make handles these
     if isinstance(entry, str):
         module, _, attribute = entry.partition(":")
@@ -372,12 +378,15 @@ def _create_own(place: str, /, **kwargs: Any) -> Any:
 
 
 def create_single(env: str, **kwargs: Any) -> Any:
-    """Make a single env of Shoal, for ``gymnasium.make``.
+    """Make a single env of Shoal, for ``gymnasium.make``. It returns all infos that its class declares.
 
     Raises:
         ArgumentError: If the env has several agents.
     """
-    made = _own(OWN[env])(**kwargs)
+    create = _own(SINGLE.get(env, OWN[env]))
+    if is_native(create) and create.infos is not None:
+        kwargs.setdefault("infos", True)
+    made = create(**kwargs)
     if isinstance(made, Env):
         made.close()
         raise ArgumentError(

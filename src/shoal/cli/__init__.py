@@ -77,6 +77,8 @@ def _run(args: list[str]) -> int:
         return _train(args[1:])
     if args[:1] == ["demo"]:
         return _demo(args[1:])
+    if args[:1] == ["hockey"]:
+        return _hockey(args[1:])
     from shoal.cli._numbers import WHOLE_NUMBERS
     from shoal.cli.bench import Bench
     from shoal.cli.envs import Envs
@@ -88,6 +90,7 @@ def _run(args: list[str]) -> int:
         "train": _Train,
         "eval": Evaluate,
         "demo": _Demo,
+        "hockey": _Hockey,
     }
     command = tyro.extras.subcommand_cli_from_dict(
         commands, prog="shoal", description=ABOUT, args=args or ["--help"], registry=WHOLE_NUMBERS
@@ -104,6 +107,11 @@ class _Train:
 @dataclass
 class _Demo:
     """Measure CartPole beside Gymnasium's vector envs, then learn to play it: half a minute."""
+
+
+@dataclass
+class _Hockey:
+    """Watch hockey games, or play in the browser: `shoal hockey --help` says how."""
 
 
 def _train(args: list[str]) -> int:
@@ -141,3 +149,21 @@ def _demo(args: list[str]) -> int:
     from shoal.cli.demo import Demo
 
     return tyro.cli(Demo, prog="shoal demo", args=args, registry=WHOLE_NUMBERS).run()
+
+
+def _hockey(args: list[str]) -> int:
+    import tyro
+
+    from shoal.cli._numbers import WHOLE_NUMBERS
+    from shoal.cli.hockey import Play, Watch
+
+    commands: dict[str, Any] = {"watch": Watch, "play": Play}
+    command = tyro.extras.subcommand_cli_from_dict(
+        commands,
+        prog="shoal hockey",
+        description="Watch hockey games, or play in the browser.",
+        args=args or ["--help"],
+        registry=WHOLE_NUMBERS,
+    )
+    code: int = command.run()
+    return code
