@@ -467,7 +467,7 @@ class ThreadEngine(OwnedEngine):
                 time.sleep(0.0005)
             else:
                 break
-        for name in ("fast_step", "loop", "_queue", "_replay", "_arena", "columns"):
+        for name in ("fast_step", "info_arrays", "loop", "_queue", "_replay", "_arena", "columns"):
             vars(self).pop(name, None)
         return []
 
