@@ -455,13 +455,13 @@ def test_bodies(env):
             [np.nan, *GOAL[1:]],
             None,
             ArgumentError,
-            r"obs: expected numbers from -1e\+06 to 1e\+06, got \[nan",
+            r"obs: expected numbers from -1000 to 1000, got \[nan",
         ),
         (
             [np.inf, *GOAL[1:]],
             None,
             ArgumentError,
-            r"obs: expected numbers from -1e\+06 to 1e\+06, got \[inf",
+            r"obs: expected numbers from -1000 to 1000, got \[inf",
         ),
         (
             [*GOAL[:16], 16, 0],

@@ -240,11 +240,43 @@ def test_row_of_player_two_is_masked_where_a_bot_plays():
         ({"mode": {"NORMAL": 0}}, "mode: expected weights of 0 or more, not all 0"),
         ({"played_by": "me"}, "played_by: expected one of agent, weak, strong"),
         ({"one_starts": 2}, "one_starts: expected True, False or None"),
+        ({"opponent": ["weak", "strong"]}, "opponent: expected one, or a dict with weights"),
+        ({"touch": "much"}, "touch: expected a number, or an array"),
     ],
 )
 def test_unknown_settings(chosen, message):
     with pytest.raises(ArgumentError, match=message):
         settings(**chosen)
+
+
+def test_settings_may_differ_between_games():
+    share = np.array([0.0, 1.0, 0.0, 1.0])
+    kwargs = settings(opponent={"weak": share, "strong": 1 - share}, touch=share)
+    with shoal.make("shoal/HockeyOne-v0", 4, env_kwargs=kwargs, infos=True) as vec:
+        vec.reset(seed=0)
+        assert vec.step(np.zeros((4, 4), np.float32))[-1]["opponent"].tolist() == [2, 1, 2, 1]
+        assert list(vec.get_attr("reward_touch")) == share.tolist()
+        change(vec, opponent={"weak": 1 - share, "strong": share})
+        vec.reset()
+        assert vec.step(np.zeros((4, 4), np.float32))[-1]["opponent"].tolist() == [1, 2, 1, 2]
+
+
+def test_without_any_weight_a_game_is_normal_and_without_opponent():
+    weights = {"mode_normal": 0.0, "opponent_weak": 0.0}
+    with shoal.make("shoal/HockeyOne-v0", env_kwargs=weights, infos=True) as vec:
+        vec.reset(seed=0)
+        infos = vec.step(np.zeros((1, 4), np.float32))[-1]
+        assert (infos["mode"][0], infos["opponent"][0]) == (0, 0)
+
+
+def test_settings_of_the_other_env():
+    with shoal.make("shoal/HockeyOne-v0") as vec, pytest.raises(ArgumentError, match="has no second agent"):
+        change(vec, opponent="agent")
+    with (
+        shoal.make("shoal/Hockey-v0") as vec,
+        pytest.raises(ArgumentError, match="played_by: expected a vec of"),
+    ):
+        change(vec, played_by="weak")
 
 
 def test_one_agent_cannot_play_an_agent():

@@ -15,7 +15,7 @@ pytest.importorskip("numba")
 @pytest.fixture(scope="module")
 def replayed():
     """For each recorded step: the error, and whether counters, end, winner and rewards agree."""
-    errors, agrees, rewards, others = [], [], [], []
+    errors, agrees, rewards, others, spins = [], [], [], [], []
     with one_game() as vec:
         for game in recorded_games():
             change(vec, mode=int(game["mode"][0]))
@@ -57,25 +57,32 @@ def replayed():
                     ]
                     rewards.append(np.abs(np.subtract(found, expected)).max())
                     others.append(np.abs(obs[1] - game["other"][t]).max())
+                    spins.append(abs(vec.column_of("puck")[0, 4] - game["puck_spin_next"][t]))
                 if ended:
                     break
-    return np.array(errors), np.array(agrees), np.array(rewards), np.array(others)
+    return np.array(errors), np.array(agrees), np.array(rewards), np.array(others), np.array(spins)
 
 
 def test_recorded_steps(replayed):
-    errors, _, _, _ = replayed
+    errors, *_ = replayed
     assert len(errors) == 3053
     assert np.median(errors) < 1e-5
     assert (errors > 1e-2).mean() < 0.005
 
 
 def test_possession_goals_and_winners_are_those_of_the_recordings(replayed):
-    _, agrees, _, _ = replayed
+    _, agrees, *_ = replayed
     assert agrees.all(), agrees.mean(0)
 
 
+def test_spin_is_that_of_the_recordings(replayed):
+    """It is limited, to a quarter turn in a step."""
+    *_, spins = replayed
+    assert spins.max() < 0.1
+
+
 def test_rewards_and_both_observations_are_those_of_the_recordings(replayed):
-    _, _, rewards, others = replayed
+    _, _, rewards, others, _ = replayed
     assert len(rewards) > 3000
     assert rewards.max() < 1e-5
     assert others.max() < 2e-4  # where the first observation is within 1e-4

@@ -182,3 +182,34 @@ def test_an_info_is_written_in_place():
             def step(state, action, obs, info):
                 info = 3  # noqa: F841 - that is the mistake
                 return 0.0, False
+
+
+@pytest.mark.parametrize("name", ["_count", "episode", "final_obs"])
+def test_names_that_a_vec_gives_itself_are_refused(name):
+    with pytest.raises(NativeError, match=f"Named.infos.'{name}'.: expected another name"):
+
+        class Named(Counter):
+            infos = np.dtype([(name, np.int64)])
+
+
+def test_what_is_asked_for_must_be_declared():
+    with pytest.raises(
+        NativeError, match="Asks: step or reset asks for info, but the class declares no infos"
+    ):
+
+        class Asks(Counter):
+            infos = None
+
+    with pytest.raises(NativeError, match="asks for workspace, but the class declares no workspace"):
+
+        class AsksToo(Counter):
+            workspace = None
+
+
+def test_one_agent_has_one_info():
+    with pytest.raises(NativeError, match=r"expected arguments among .*info.*got infos"):
+
+        class Plural(Counter):
+            @staticmethod
+            def step(state, obs, infos):
+                return 0.0, False

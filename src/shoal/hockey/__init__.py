@@ -5,6 +5,8 @@ envs `Hockey` and `HockeyOne`, and `settings.py` their modes, opponents and rewa
 `opponents.py` have the classes of the original package, and `pettingzoo.py` has the game as a parallel env.
 """
 
+from typing import Any
+
 from shoal.hockey.course import (
     CENTER_X,
     CENTER_Y,
@@ -30,6 +32,16 @@ from shoal.hockey.course import (
 from shoal.hockey.envs import Hockey, HockeyOne
 from shoal.hockey.opponents import BasicOpponent, HumanOpponent
 from shoal.hockey.settings import Mode, change, settings
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs PettingZoo only when it is asked for."""
+    if name == "parallel_env":
+        from shoal.hockey.pettingzoo import parallel_env
+
+        return parallel_env
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "CENTER_X",
@@ -58,5 +70,6 @@ __all__ = [
     "Mode",
     "W",
     "change",
+    "parallel_env",
     "settings",
 ]

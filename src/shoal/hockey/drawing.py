@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.hockey.rules import origin
+from shoal.hockey.rules import observe
 from shoal.hockey.table import (
     CENTER_OFFSET,
     COUNTS,
@@ -91,9 +91,7 @@ def draw_observation(obs: Sequence[float] | NDArray[Any]) -> NDArray[np.uint8]:
 
 def draw_state(state: Any) -> NDArray[np.uint8]:
     """Draw the state of a game, a record with the fields of `shoal.hockey.rules.STATE`."""
-    find: Any = origin  # compiled functions have no annotations
-    obs = np.zeros(14)
-    obs[:2], obs[6:8] = find(state, 0), np.negative(find(state, 1))
-    obs[2], obs[8] = state.rackets[0, 2], state.rackets[1, 2]
-    obs[12:14] = state.puck[:2]
+    write: Any = observe  # compiled functions have no annotations
+    obs = np.zeros(16)
+    write(state, 0, False, obs)
     return draw_observation(obs)

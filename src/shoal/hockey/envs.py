@@ -56,8 +56,9 @@ def _mode(rng, config):
 
 
 def _opponent(rng, config):
-    weights = config.opponent_none, config.opponent_weak, config.opponent_strong, config.opponent_agent
-    return draw(rng, weights[0], weights[1], weights[2], weights[3])
+    return draw(
+        rng, config.opponent_none, config.opponent_weak, config.opponent_strong, config.opponent_agent
+    )
 
 
 def _act(state, player, rng, kind, w):
@@ -117,7 +118,7 @@ class HockeyOne(_Game):
         late = play(state, workspace, config.keep_mode)
         observe(state, 0, config.keep_mode, obs)
         reward = reward_of(state, 0, config, info)
-        return reward, state.winner != 0, late
+        return reward, state.winner != 0, late and state.winner == 0
 
 
 class Hockey(_Game):

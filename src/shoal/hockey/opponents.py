@@ -12,7 +12,7 @@ from shoal.errors import ActionError, ActionTypeError, ArgumentError, ArgumentTy
 from shoal.hockey.rules import MAX_ANGLE
 from shoal.hockey.window import import_pygame
 
-MOST = 1e6  # no number of a game comes near it
+MOST = 1e3  # no number of a game comes near it
 
 
 def numbers(name: str, value: Any, count: int) -> NDArray[np.float64]:

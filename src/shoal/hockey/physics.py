@@ -11,8 +11,8 @@ normal and a point of the plane, in its own frame), the other body has a point (
 points from `a` to `b`.
 
 Left out: sleeping bodies and impulses remembered from the last step, which change nothing that can be
-measured; and contacts between the two rackets, which the centre zone keeps apart (one in 3000 recorded
-steps).
+measured; and contacts between the two rackets. The centre zone keeps these apart, but for a few steps of the
+training modes, in which player two may begin near the middle.
 """
 
 # Compiled functions have no annotations.
@@ -62,8 +62,9 @@ RACKET_REACH = RACKET_RADIUS + 2 * SKIN
 PUCK_STOP, RACKET_STOP = REACH - 3 * SLOP, SLOP
 TOLERANCE = 0.25 * SLOP
 MOST_STOPS = 8
+FARTHEST, LARGEST_TURN = 2.0, math.pi / 2  # that a body moves and turns in a step
 NEVER = 2.0  # more than the whole way
-LAST_STOP = 1.0 - 1.2e-6  # of the way: a body that would be stopped at its end is not
+LAST_STOP = 1.0 - 1.2e-6  # of the way: stops at the very end of a step are ignored
 
 _reals = (
     *("normal_x", "normal_y", "arm_ax", "arm_ay", "arm_bx", "arm_by", "mass_n", "mass_t", "bias", "friction"),
@@ -418,7 +419,14 @@ def _solve_positions(w, factor, enough):
 
 
 def _move(w, body, seconds):
-    """Move a body along its velocity."""
+    """Move a body along its velocity, which Box2D limits: in a step to 2 metres and a quarter turn."""
+    way = seconds * math.sqrt(w.bodies[body, VX] ** 2 + w.bodies[body, VY] ** 2)
+    if way > FARTHEST:
+        w.bodies[body, VX] *= FARTHEST / way
+        w.bodies[body, VY] *= FARTHEST / way
+    turn = abs(seconds * w.bodies[body, SPIN])
+    if turn > LARGEST_TURN:
+        w.bodies[body, SPIN] *= LARGEST_TURN / turn
     _shift(
         w, body, seconds * w.bodies[body, VX], seconds * w.bodies[body, VY], seconds * w.bodies[body, SPIN]
     )

@@ -94,7 +94,7 @@ def load_policy(run: str) -> Any:
     """
     if not Path(run).is_dir():
         raise ArgumentError(
-            f"player: expected {', '.join(BOTS)} or the folder of a run, got {run!r}, which is none of these"
+            f"expected {', '.join(BOTS)} or the folder of a run, got {run!r}, which is none of these"
         )
     try:
         from shoal.learn.run import load, read

@@ -67,13 +67,15 @@ def _place(state, player, x, y):
 
 
 def draw(rng, first, second, third, fourth):
-    """Draw 0, 1, 2 or 3 by their weights."""
+    """Draw 0, 1, 2 or 3 by their weights. If all are 0, that is 0."""
     at = rng.uniform() * (first + second + third + fourth)
     if at < first:
         return 0
     if at < first + second:
         return 1
-    return 2 if at < first + second + third else 3
+    if at < first + second + third:
+        return 2
+    return 3 if fourth > 0.0 else 0
 
 
 def begin(state, rng, mode, opponent, one_starts):
@@ -83,7 +85,7 @@ def begin(state, rng, mode, opponent, one_starts):
     """
     state.mode, state.opponent = mode, opponent
     state.one_starts = rng.uniform() < 0.5 if one_starts < 0 else one_starts > 0
-    for player in range(2):  # as those of bots that have played for a while
+    for player in range(2):  # uniform: after some games, the phase of a bot can be any
         state.phases[player] = rng.uniform(0.0, 2.0 * math.pi)
     state.time_limit = 250 if mode == NORMAL else 80
     _place(state, 0, -3.0, 0.0)
@@ -258,7 +260,8 @@ def play(state, w, keep_mode):
     w.pushes[PUCK, 4] = 1.0
     state.shot[:] = 0.0
     if keep_mode:
-        for racket in range(2):
+        for i in range(2):  # the near player last: if both hold the puck, it has it
+            racket = 1 - i
             _hold(state, abs(near - racket), w, racket, 1.0 - 2.0 * racket)
     find_contacts(w)
     for racket in range(2):

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from shoal.errors import ArgumentError
 from shoal.vector.vec import VectorEnv
 
@@ -13,7 +16,7 @@ from shoal.vector.vec import VectorEnv
 class Mode(Enum):
     """The kind of a game.
 
-    NORMAL is a whole game of 250 steps. In TRAIN_SHOOTING, player one has the puck and 80 steps to score. In
+    NORMAL is a whole game of 251 steps. In TRAIN_SHOOTING, player one has the puck and 81 steps to score. In
     TRAIN_DEFENSE, the puck is shot at player one's goal.
     """
 
@@ -36,8 +39,10 @@ def mode_of(value: Any) -> Mode:
     """
     if isinstance(value, Mode):
         return value
-    if isinstance(value, str) and value in Mode.__members__:
-        return Mode[value]
+    if isinstance(value, str) and value.isdigit():
+        value = int(value)
+    if isinstance(value, str) and value.upper() in Mode.__members__:
+        return Mode[value.upper()]
     if not isinstance(value, str):
         try:
             return Mode(value)
@@ -53,12 +58,14 @@ def settings(
     opponent: Any = None,
     one_starts: bool | str | None = "unchanged",
     played_by: str | None = None,
-    win: float | None = None,
-    closeness: float | None = None,
-    touch: float | None = None,
-    direction: float | None = None,
-) -> dict[str, float]:
-    """Return parameters for ``env_kwargs`` of the envs. What is not given is left out, and so unchanged.
+    win: ArrayLike | None = None,
+    closeness: ArrayLike | None = None,
+    touch: ArrayLike | None = None,
+    direction: ArrayLike | None = None,
+) -> dict[str, Any]:
+    """Return parameters for ``env_kwargs`` of the envs. Arguments that are not given are not in the result.
+
+    A weight may also be an array with an entry for each env.
 
     Args:
         mode: A `Mode`, its name or number; or a dict with a weight for each. Each game draws its own.
@@ -72,7 +79,8 @@ def settings(
         direction: The weight of ``reward_puck_direction``.
 
     Raises:
-        ArgumentError: If there is no such mode or opponent, or if a weight is negative or all are 0.
+        ArgumentError: If there is no such mode or opponent, or if a weight is no number, or negative, or if
+            all are 0.
 
     Example:
         >>> from shoal.hockey import settings
@@ -82,12 +90,12 @@ def settings(
         {'mode_normal': 0.0, 'mode_shooting': 1.0, 'mode_defense': 0.0,
          'opponent_none': 0.0, 'opponent_weak': 8.0, 'opponent_strong': 2.0, 'opponent_agent': 0.0}
     """
-    found: dict[str, float] = {}
+    found: dict[str, Any] = {}
     if mode is not None:
-        given = mode if isinstance(mode, Mapping) else {mode: 1.0}
+        given = _as_weights("mode", mode)
         found |= _weights("mode", MODES, {mode_of(key): weight for key, weight in given.items()})
     if opponent is not None:
-        given = opponent if isinstance(opponent, Mapping) else {opponent: 1.0}
+        given = _as_weights("opponent", opponent)
         for key in given:
             if key not in OPPONENTS:
                 raise ArgumentError(f"opponent: expected one of {', '.join(OPPONENTS)}, got {key!r}")
@@ -101,13 +109,34 @@ def settings(
             raise ArgumentError(f"played_by: expected one of {', '.join(PLAYERS)}, got {played_by!r}")
         found["played_by"] = PLAYERS[played_by]
     rewards = {"win": win, "closeness": closeness, "touch": touch, "direction": direction}
-    found |= {f"reward_{name}": float(value) for name, value in rewards.items() if value is not None}
+    found |= {f"reward_{name}": _numbers(name, value) for name, value in rewards.items() if value is not None}
     return found
 
 
-def _weights(name: str, parameters: Mapping[Any, str], given: Mapping[Any, float]) -> dict[str, float]:
-    weights = {key: float(given.get(key, 0.0)) for key in parameters}
-    if not all(0.0 <= weight < float("inf") for weight in weights.values()) or sum(weights.values()) == 0.0:
+def _as_weights(name: str, given: Any) -> Mapping[Any, Any]:
+    if isinstance(given, (list, tuple, np.ndarray)):
+        raise ArgumentError(
+            f"{name}: expected one, or a dict with weights. A weight may be an array with an entry for each "
+            f"env, got {given!r}"
+        )
+    return given if isinstance(given, Mapping) else {given: 1.0}
+
+
+def _numbers(name: str, value: Any) -> Any:
+    """Return a number, or an array of numbers."""
+    try:
+        found = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        found = np.array(np.nan)
+    if found.ndim > 1 or not np.isfinite(found).all():
+        raise ArgumentError(f"{name}: expected a number, or an array with one for each env, got {value!r}")
+    return found if found.ndim else float(found)
+
+
+def _weights(name: str, parameters: Mapping[Any, str], given: Mapping[Any, Any]) -> dict[str, Any]:
+    weights = {key: _numbers(name, given.get(key, 0.0)) for key in parameters}
+    total: Any = sum(weights.values())
+    if any(np.any(np.less(weight, 0.0)) for weight in weights.values()) or np.any(total == 0.0):
         raise ArgumentError(f"{name}: expected weights of 0 or more, not all 0, got {dict(given)!r}")
     return {parameters[key]: weight for key, weight in weights.items()}
 
@@ -115,11 +144,12 @@ def _weights(name: str, parameters: Mapping[Any, str], given: Mapping[Any, float
 def change(vec: VectorEnv, **chosen: Any) -> None:
     """Change the settings of all games of a vec. A new mode or opponent holds from the next game on.
 
-    For other settings in each game, call ``vec.set_attr`` with one value for each env.
-
     Args:
         vec: A vec of `Hockey` or `HockeyOne`.
         **chosen: The arguments of `settings`.
+
+    Raises:
+        ArgumentError: If `settings` raises it, or if the envs of the vec do not have the setting.
 
     Example:
         >>> import shoal
@@ -129,5 +159,10 @@ def change(vec: VectorEnv, **chosen: Any) -> None:
         ...     print(*vec.get_attr("opponent_strong"), *vec.get_attr("reward_touch"))
         1.0 1.0 1.0 1.0
     """
-    for name, value in settings(**chosen).items():
-        vec.set_attr(name, value)
+    found = settings(**chosen)
+    if "played_by" in found and vec.agents_per_env == 2:
+        raise ArgumentError("played_by: expected a vec of HockeyOne. The players of Hockey are agents")
+    if np.any(found.get("opponent_agent", 0.0)) and vec.agents_per_env == 1:
+        raise ArgumentError("opponent: HockeyOne has no second agent: use shoal/Hockey-v0")
+    for name, value in found.items():
+        vec.set_attr(name, list(value) if isinstance(value, np.ndarray) else value)

@@ -22,12 +22,12 @@ PUCK_RADIUS = 13.0 / SCALE
 REACH = PUCK_RADIUS + SKIN  # the distance at which the puck touches a polygon
 
 # Bodies, in the order of `physics.py`: the racket that faces right, the one that faces left, the puck, and
-# one that stands for all that never moves.
+# one body for all walls and goals.
 PUCK, STATIC = 2, 3
 BODIES = 4
 
 # Polygons: the two rackets, two long walls, four corner pieces with a slanted end at the goal, two goals.
-WALLS, CORNERS, GOALS, POLYGONS = 2, 4, 8, 10  # the first of each kind, and the number of all
+WALLS, GOALS, POLYGONS = 2, 8, 10  # the first wall, the first goal, and the number of all
 
 
 def _racket() -> tuple[NDArray[np.float64], float, float, float]:

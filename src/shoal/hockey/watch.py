@@ -113,6 +113,8 @@ def check_output(path: Path) -> None:
     """
     if path.suffix not in NEEDED:
         raise ArgumentError(f"out: expected a file.gif or a file.mp4, got {path}")
+    if any(parent.exists() and not parent.is_dir() for parent in path.absolute().parents):
+        raise ArgumentError(f"out: expected a file in a folder, got {path}, of which a part is a file")
     needed, remedy = NEEDED[path.suffix]
     for package in needed:
         if importlib.util.find_spec(package) is None:

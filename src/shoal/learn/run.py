@@ -316,11 +316,13 @@ def read(run: str | os.PathLike[str], name: str) -> dict[str, Any]:
         )
         raise ArgumentError(f"{run}: expected the folder of a run, but it {why}")
     try:
-        found: dict[str, Any] = torch.load(path, weights_only=False, map_location="cpu")
+        found: Any = torch.load(path, weights_only=False, map_location="cpu")
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise ArgumentError(
             f"{path}: expected a file that torch.save wrote, got a damaged one: {error}"
         ) from error
+    if not isinstance(found, dict) or (name == "policy.pt" and "observation_space" not in found):
+        raise ArgumentError(f"{path}: expected a file that `shoal train` wrote, got another one")
     return found
 
 

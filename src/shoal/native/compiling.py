@@ -132,7 +132,10 @@ def _optimised_as_a_whole(level: int | None) -> Iterator[None]:
         level: The level of LLVM's optimisation; None for Numba's own, which is 3. For large steps that takes
             five times as long as 2, and gains nothing.
     """
-    optimise, usual = CPUCodeLibrary._optimize_final_module, numba_config.OPT
+    optimise, usual = getattr(CPUCodeLibrary, "_optimize_final_module", None), numba_config.OPT
+    if optimise is None:  # another Numba: it takes longer
+        yield
+        return
 
     def optimise_unless_part(library: Any) -> None:
         if not library.name.startswith(PART):

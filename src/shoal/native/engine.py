@@ -313,13 +313,7 @@ class ThreadEngine(OwnedEngine):
         infos: list[dict[str, Any]] = [{} for _ in values]
         if self.info_arrays is not None:
             last = self.columns.arrays["infos"].reshape(len(self._arena))[rows][done]
-            infos = [
-                {
-                    name: each[name].copy() if each[name].shape else each[name].item()
-                    for name in each.dtype.names
-                }
-                for each in last
-            ]
+            infos = [{name: each[name].copy() for name in each.dtype.names} for each in last]
         return [
             (row, {"final_obs": value, "final_info": info})
             for row, value, info in zip(done.tolist(), values, infos, strict=True)
@@ -450,6 +444,7 @@ class ThreadEngine(OwnedEngine):
             "env": self.spec.cls.__qualname__,
             "state": self.spec.state,
             "constants": text_of(self.spec.constants),
+            "infos": self.info_arrays is not None,
         }
         if not self._at_once:
             kind[SPLIT] = f"{len(self.blocks)} blocks of {self.blocks[0].num_envs}"

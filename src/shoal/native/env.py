@@ -49,7 +49,7 @@ class NativeEnv:
         state: The structured dtype of the state: numbers, bools and arrays of them.
         infos: The structured dtype of what `step` tells beside observation and reward; None for nothing. A
             vec that is made with ``infos=True`` has an array over rows for each field in its infos.
-        workspace: The structured dtype of the memory for intermediate results.
+        workspace: The structured dtype of the memory for intermediate results; None for nothing.
         num_agents: The number of agents of an env.
         max_episode_steps: The number of steps after which an episode is truncated; None for no limit.
         bounds: The lowest and highest values that `vec.set_attr` may give to fields of the state and to
@@ -93,7 +93,7 @@ class NativeEnv:
     action_space: Any
     state: Any = np.dtype([("nothing", np.uint8)])
     infos: Any = None
-    workspace: Any = np.dtype([("nothing", np.uint8)])
+    workspace: Any = None
     num_agents: Any = 1
     max_episode_steps: Any = None
     bounds: Any = {}

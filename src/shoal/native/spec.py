@@ -22,7 +22,9 @@ SINGLE_STEP = ("state", "action", "rng", "obs", "config", "info", "workspace")
 SEVERAL_STEP = (
     *("state", "actions", "rng", "obs", "rewards", "terminated", "alive", "config", "infos", "workspace"),
 )
-OF_TEAMS = {*SEVERAL_STEP} - {*SINGLE_STEP}
+OF_TEAMS = {*SEVERAL_STEP} - {*SINGLE_STEP} - {"infos"}
+RESERVED = ("episode", "final_obs", "final_info")  # names of infos that a vec itself gives
+NOTHING = np.dtype([("nothing", np.uint8)])  # a record that is not used
 RESET_ARGUMENTS = ("state", "rng", "obs", "alive", "config", "workspace")
 
 SUCH_A_STATE = 'such as np.dtype([("place", np.int32), ("speed", np.float64)])'
@@ -110,6 +112,20 @@ class Spec:
         declared = _record_of(name, "state", found["state"])
         state = _compiled_record(declared)
         infos = np.dtype([]) if found["infos"] is None else _record_of(name, "infos", found["infos"])
+        for key in infos.names or ():
+            if key.startswith("_") or key in RESERVED:
+                raise NativeError(
+                    f"{name}.infos[{key!r}]: expected another name. Those that begin with _ are masks, and "
+                    f"{', '.join(RESERVED)} are given by the vec"
+                )
+        workspace = NOTHING if found["workspace"] is None else found["workspace"]
+        asked = {*_names_of(env.step), *_names_of(env.reset)}
+        for argument, part in (("info", "infos"), ("infos", "infos"), ("workspace", "workspace")):
+            if argument in asked and found[part] is None:
+                raise NativeError(
+                    f"{name}: step or reset asks for {argument}, but the class declares no {part}. Write "
+                    f'{part} = np.dtype([("name", np.float64)])'
+                )
         for key in {*constants, *parameters}.intersection(state.names or ()):
             raise NativeError(f"{name}: {key!r} is both a field of the state and of the config")
         kinds = {key: np.asarray(default).dtype for key, default in env.parameters.items()}
@@ -129,7 +145,7 @@ class Spec:
             state,
             declared,
             _compiled_record(infos),
-            _compiled_record(_record_of(name, "workspace", found["workspace"])),
+            _compiled_record(_record_of(name, "workspace", workspace)),
             _layout(name, "observation_space", found["observation_space"]),
             _layout(name, "action_space", found["action_space"]),
             agents,

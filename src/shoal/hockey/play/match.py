@@ -146,6 +146,7 @@ class Match:
                 self._actions[row] = np.clip(message[key], -1.0, 1.0)
         if "opponent" in message and message["opponent"] != self.opponent:
             self.opponent = message["opponent"]
+            self._actions[1] = 0.0
             self._restart()
             self.paused = True
         self.paused = message.get("paused", self.paused)
@@ -155,7 +156,6 @@ class Match:
 
     def _restart(self) -> None:
         self.score, self.draws, self.paused = [0, 0], 0, False
-        self._actions[1] = 0.0
         self._begin()
 
 

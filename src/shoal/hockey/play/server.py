@@ -41,7 +41,7 @@ PAGE = Path(__file__).with_name("page.html")
 MOST_MATCHES = 16
 LARGEST_MESSAGE = 4096  # bytes
 POLICY_VIOLATION, INTERNAL_ERROR, TRY_LATER = 1008, 1011, 1013  # codes with which a websocket is closed
-LONGEST_REASON = 100  # characters; a frame that closes a websocket has at most 123 bytes
+LONGEST_REASON = 120  # bytes; a frame that closes a websocket has at most 123
 
 
 class Server:
@@ -138,11 +138,25 @@ class Server:
                 for task in done:
                     await task  # raises what it has raised
         except ShoalError as error:  # of a policy, for example; the page shows it
-            await page.close(INTERNAL_ERROR, str(error)[:LONGEST_REASON])
+            await page.close(INTERNAL_ERROR, _reason(str(error)))
         except WebSocketDisconnect:
             pass
         finally:
             self.matches -= 1
+
+
+def _read(text: str | None) -> Any:
+    if text is None:
+        raise BadMessage("expected text")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadMessage(str(error)) from error
+
+
+def _reason(text: str) -> str:
+    """Cut a text so that it fits into the frame that closes a websocket."""
+    return text.encode()[:LONGEST_REASON].decode(errors="ignore")
 
 
 async def _listen(match: Match, page: WebSocket) -> None:
@@ -152,12 +166,9 @@ async def _listen(match: Match, page: WebSocket) -> None:
         if event["type"] == "websocket.disconnect":
             return
         try:
-            text = event.get("text")
-            if text is None:
-                raise BadMessage("expected text")
-            match.obey(json.loads(text))
-        except (BadMessage, ValueError, RecursionError) as error:
-            await page.close(POLICY_VIOLATION, f"message: {error}"[:LONGEST_REASON])
+            match.obey(_read(event.get("text")))
+        except BadMessage as error:
+            await page.close(POLICY_VIOLATION, _reason(f"message: {error}"))
             return
 
 
