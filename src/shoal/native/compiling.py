@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from types import FunctionType
@@ -98,7 +98,8 @@ def compile_kernel(spec: Spec, *, checked: bool = False) -> Kernel:
         options=OPTIONS,
     )
     why_not = "it reads a value that cannot be hashed"
-    with translated(spec), _optimised_as_a_whole(None if straight else 2):
+    # A straight step is small, and its loop is vectorised only if its parts are optimised first.
+    with translated(spec), nullcontext() if straight else _optimised_as_a_whole():
         if key is None:
             compiled.compile()
         else:
@@ -122,15 +123,11 @@ def compile_kernel(spec: Spec, *, checked: bool = False) -> Kernel:
 
 
 @contextmanager
-def _optimised_as_a_whole(level: int | None) -> Iterator[None]:
-    """Let Numba optimise a kernel once, with all its parts in it.
+def _optimised_as_a_whole() -> Iterator[None]:
+    """Let Numba optimise a kernel once, with all its parts in it, at LLVM's level 2.
 
     Numba optimises each function together with all functions that it calls. That would repeat the work for
-    each level of calls.
-
-    Args:
-        level: The level of LLVM's optimisation; None for Numba's own, which is 3. For large steps that takes
-            five times as long as 2, and gains nothing.
+    each level of calls. For large steps, its own level, 3, takes five times as long as 2 and gains nothing.
     """
     optimise, usual = getattr(CPUCodeLibrary, "_optimize_final_module", None), numba_config.OPT
     if optimise is None:  # another Numba: it takes longer
@@ -143,7 +140,7 @@ def _optimised_as_a_whole(level: int | None) -> Iterator[None]:
 
     with global_compiler_lock:  # another thread may compile functions of its own
         CPUCodeLibrary._optimize_final_module = optimise_unless_part
-        numba_config.OPT = usual if level is None else type(usual)(level)
+        numba_config.OPT = type(usual)(2)
         try:
             yield
         finally:
