@@ -229,7 +229,7 @@ def test_a_rehearsal_is_of_all_envs_or_of_a_part_of_a_long_step(monkeypatch, cos
     talking = choosing.Cost(cost - 1000, packing=1000, unpacking=10, sends=0.5)
     alone, together = choosing.rehearse(talking, [3, 2], 2)
     assert alone == pytest.approx(5 * (cost - 1000) + choosing.SERIAL)
-    messages = (7 / 8 + 3 / 4) * choosing.MESSAGE
+    messages = (7 / 8 + 3 / 4) * choosing.MESSAGE + 5 * 0.5 * choosing.INFO
     assert together == pytest.approx(3 * cost + choosing.PARENT + messages + 5 * 10)
 
 

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Self
 
 import numpy as np
@@ -40,6 +41,8 @@ from shoal.vector.spaces import batch
 
 MASK = "action_mask"  # the key, in an observation or an info, of the mask of allowed actions
 PROBE_SECONDS = 0.008  # seconds that the probe steps its env; it makes at least one step
+SEGMENTS = 3  # parts of that time; the median counts, because the system may interrupt one of them
+PATIENCE = 0.1  # seconds after which no other segment begins: steps are long, and one is enough
 REHEARSAL_SECONDS = 0.5  # seconds at most; about 0.05 if steps are short and the result is clear
 LONGEST_STEP = 30e6  # nanoseconds; of a longer step of all envs, only a part is rehearsed
 # If steps are longer than a time slice of the scheduler and other programs use the cores, workers are faster
@@ -49,10 +52,12 @@ LONG_STEP_FACTOR = 0.85
 SAMPLE = 100  # the number of infos that are pickled to measure the cost of one
 CHUNK = 50_000  # nanoseconds that the env is stepped, at least, between two reads of the clock
 # Nanoseconds per step that this process needs beside the envs: in Serial; with workers (8,000 on a quiet
-# machine, more after a pause); and for the message of each worker whose envs return infos.
+# machine, more after a pause); for the message of each worker whose envs return infos; and for each of these
+# infos, in addition to unpickling it.
 SERIAL = 2_000
 PARENT = 15_000
-MESSAGE = 30_000
+MESSAGE = 60_000
+INFO = 600
 CLEARLY = 0.95  # workers must take less than this part of the time, because no process is the simpler choice
 
 
@@ -126,7 +131,7 @@ def rehearse(cost: Cost, sizes: list[int], cores: int) -> tuple[float, float]:
     count, in_worker = sum(sizes), cost.working + cost.packing
     messages = sum(1 - (1 - cost.sends) ** size for size in sizes)  # per step, on average
     alone = SERIAL + count * cost.working
-    parent = PARENT + MESSAGE * messages + count * cost.unpacking
+    parent = PARENT + MESSAGE * messages + count * (INFO * cost.sends + cost.unpacking)
     part = min(1.0, LONGEST_STEP / (in_worker * count))
     found = rehearse_in_core(
         part * alone,
@@ -144,22 +149,28 @@ def measure(creator: Creator, mode: AutoresetMode) -> Cost:
     disabled = mode is AutoresetMode.DISABLED  # then finished envs are reset between two steps
     with undisturbed(), Probe(creator, mode) as probe:
         *_, infos = probe.step(1, probe.reset(seed=0))  # the first step may import or compile something
-        working = passed = switches = steps = 0
+        passed = switches = steps = 0
+        works: list[float] = []  # nanoseconds per step, of each segment
         given: list[Infos] = []  # the infos of each step that has some
-        length, end = 1, time.perf_counter() + PROBE_SECONDS
-        while not steps or time.perf_counter() < end:
-            if disabled and probe.has_finished_env():
-                infos = probe.reset()
-            worked, took, left, infos = probe.step(length, infos)
-            working, passed, switches = working + worked, passed + took, switches + left
-            steps += length
-            given += [each for each in infos if each]
-            if took < CHUNK and not disabled and probe.allowed_actions(infos) is None:
-                length *= 2
+        length, begun = 1, time.perf_counter()
+        while len(works) < SEGMENTS and time.perf_counter() < begun + PATIENCE:
+            end = time.perf_counter() + PROBE_SECONDS / SEGMENTS
+            working = made = 0
+            while not made or time.perf_counter() < end:
+                if disabled and probe.has_finished_env():
+                    infos = probe.reset()
+                worked, took, left, infos = probe.step(length, infos)
+                working, passed, switches = working + worked, passed + took, switches + left
+                made, steps = made + length, steps + length
+                given += [each for each in infos if each]
+                if took < CHUNK and not disabled and probe.allowed_actions(infos) is None:
+                    length *= 2
+            works.append(working / made)
         sending = _sending(given, probe.objects(), steps)
+    work = median(works)
     # A preempted thread does not work either, but it does not leave its core of its own accord.
-    waiting = passed - working if switches >= steps / 2 else 0
-    return Cost(max(1.0, working / steps), waiting / steps, *sending)
+    waiting = max(0.0, passed / steps - work) if switches >= steps / 2 else 0.0
+    return Cost(max(1.0, work), waiting, *sending)
 
 
 class Probe:

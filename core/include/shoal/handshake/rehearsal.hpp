@@ -72,8 +72,11 @@ class Rehearsal {
         const std::uint64_t begun = nanoseconds_now();
         for (;;) {
             const double time_alone = measure(alone, [this] { work(alone_); });
-            // A first step wakes parked workers, and does not count: in a loop of steps, workers are awake.
+            // A first step wakes parked workers, and does not count: in a loop of steps, workers are awake. It also
+            // spreads them over cores, which the parent of real workers does whenever two share one.
+            spreading_.store(true, std::memory_order_relaxed);
             step_together();
+            spreading_.store(false, std::memory_order_relaxed);
             const double time_together = measure(together, [this] { step_together(); });
             ratios.add(std::log(time_alone / time_together));
             const double passed = static_cast<double>(nanoseconds_now() - begun);
@@ -171,11 +174,11 @@ class Rehearsal {
             wake_if_parked(handshake_.slot(worker).calls, num_calls_);
     }
     void serve(std::size_t worker) {
-        // The scheduler needs a while to spread new threads over cores. Old processes are spread already.
-        if (const auto cores = allowed_cores(); !cores.empty()) move_to(cores[worker % cores.size()]);
+        const auto cores = allowed_cores();
         for (Number taken = 1;; ++taken) {
             await(handshake_.slot(worker).calls, taken, worker_patience_);
             if (closing_.load(std::memory_order_acquire)) return;
+            if (spreading_.load(std::memory_order_relaxed) && !cores.empty()) move_to(cores[worker % cores.size()]);
             work(shares_[worker]);
             wake_if_parked(handshake_.parent_doorbell(), ring(handshake_.parent_doorbell(), 1));
         }
@@ -201,7 +204,7 @@ class Rehearsal {
     std::uint64_t slice_nanoseconds_ = 0;
     bool workers_could_gain_ = false;
     Number num_calls_ = 0;
-    std::atomic<bool> closing_{false};
+    std::atomic<bool> spreading_{false}, closing_{false};
     std::vector<std::thread> threads_;
 };
 
