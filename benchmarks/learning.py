@@ -196,7 +196,7 @@ def watch(rounds: int) -> None:
     from rich.console import Console
 
     from shoal.cli._panel import Panel
-    from shoal.learn.run import Run
+    from shoal.learn import Run
 
     shares = []
     for seed in range(1, rounds + 1):

@@ -124,8 +124,8 @@ NB_MODULE(_native, module) {
 #endif
 
     nb::class_<shoal::Packer>(module, "Packer", nb::type_slots(shoal::collectable<shoal::Packer>))
-        .def(nb::init<nb::object, nb::object, nb::object, nb::object>(), "layout"_a, "rows"_a,
-             "objects"_a = nb::none(), "node"_a = nb::none())
+        .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object>(), "layout"_a, "rows"_a,
+             "objects"_a = nb::none(), "node"_a = nb::none(), "on_undeclared"_a = nb::none())
         .def("write", [](shoal::Packer& self, npy_intp row, nb::handle value) {
             if (!self.write(row, value.ptr())) nb::raise_python_error();
         }, nb::arg(), nb::arg().none());

@@ -7,7 +7,8 @@
     │   └── SpaceKindMismatch (TypeError)    ... about its type
     ├── ArgumentError (ValueError)           an argument that cannot work
     │   ├── ArgumentTypeError (TypeError)    ... because of its type
-    │   └── UnknownEnv (NameNotFound)        a name that no env has
+    │   ├── UnknownEnv (NameNotFound)        a name that no env has
+    │   └── RunError                         a run's folder that is missing, damaged or in use
     ├── EnvsElsewhere (AttributeError)       env objects were asked for that are in other processes
     ├── MissingExtra (ImportError)           a package of an extra that is not installed
     ├── ObservationError (ValueError)        an env returned a value that its space does not allow
@@ -33,6 +34,7 @@
     └── SnapshotError (TypeError)            an env that cannot be pickled, or a foreign snapshot
 
     RestartWarning (UserWarning)             a worker was replaced, with on_error="restart"
+    UndeclaredKeyWarning (UserWarning)       an observation has keys that its Dict space does not declare
 
 The classes in brackets are second bases. Gymnasium's vector envs raise them in the same case, so code written
 for Gymnasium keeps working. An exception that an env raises reaches the caller unchanged, with a note that
@@ -85,6 +87,10 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 class UnknownEnv(ArgumentError, NameNotFound):
     """No env has this name; the message suggests similar names."""
+
+
+class RunError(ArgumentError):
+    """A run's folder, or a file in it, is missing, damaged or in use; the message names the file."""
 
 
 class EnvsElsewhere(ShoalError, AttributeError):
@@ -232,3 +238,7 @@ class SnapshotError(ShoalError, TypeError):
 
 class RestartWarning(UserWarning):
     """A worker was replaced by a new one; the message says why."""
+
+
+class UndeclaredKeyWarning(UserWarning):
+    """An observation has keys that its Dict space does not declare. They are left out of the rows."""

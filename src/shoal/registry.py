@@ -285,6 +285,11 @@ def _family_of(name: str) -> Family | None:
     return None
 
 
+def names_code(name: str) -> bool:
+    """Return whether looking up the name imports a file or module that the name itself chooses."""
+    return ".py:" in name or (":" in name and name not in gymnasium.registry and name not in _registered)
+
+
 def _is_in_a_module(name: str) -> bool:
     """Return whether the name has Gymnasium's form ``module:id``."""
     module, colon, _ = name.partition(":")
@@ -401,11 +406,22 @@ def _create_in_family(module: str, name: str, /, **kwargs: Any) -> Any:
     return importlib.import_module(module).create(name, **kwargs)
 
 
-def _source_in_file(path: Path, attribute: str, name: str) -> Source:
-    path = path.expanduser().resolve()
+def object_in_file(name: str) -> Any:
+    """Return what a name such as ``path/to/file.py:Class`` stands for; None if the file has no such thing.
+
+    Raises:
+        UnknownEnv: If there is no such file.
+    """
+    file, _, attribute = name.rpartition(":")
+    path = Path(file).expanduser().resolve()
     if not path.is_file():
         raise UnknownEnv(f"env: there is no file {path}")
-    creator = getattr(_module_in(path), attribute, None)
+    return getattr(_module_in(path), attribute, None)
+
+
+def _source_in_file(path: Path, attribute: str, name: str) -> Source:
+    path = path.expanduser().resolve()
+    creator = object_in_file(f"{path}:{attribute}")
     if creator is None:
         raise UnknownEnv(f"env: {path} has no {attribute!r}")
     if is_env(creator) or not callable(creator):
@@ -431,8 +447,10 @@ def _module_in(path: Path) -> ModuleType:
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
-        except BaseException:
+        except BaseException as error:
             del sys.modules[name]
+            with suppress(Exception):  # an exception may refuse notes
+                error.add_note(f"raised while importing {path}")
             raise
     return sys.modules[name]
 

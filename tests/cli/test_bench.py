@@ -127,7 +127,9 @@ def test_nobody_can_run_it(file):
         """
     )
     done = shoal("bench", f"{path}:Useless", "--num-envs", 2)
-    assert (done.returncode, done.stderr) == (1, "")
+    assert done.returncode == 1
+    assert re.findall(r'File "(.*)", line \d+, in (\w+)', done.stderr) == [(str(path), "step")]
+    assert re.search(r"\nshoal: ValueError: out of order, raised by step\(\) of env \d\n$", done.stderr)
     lines = lines_of(done.stdout)
     assert list(lines) == NAMES
     for name, why_not in lines.items():

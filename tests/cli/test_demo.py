@@ -22,7 +22,7 @@ def check_demo(done, folder):
 
 def test_the_demo_ends_when_it_is_solved(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("shoal.cli.demo.SOLVED", 40.0)  # soon reached
-    monkeypatch.setattr("shoal.cli.evaluate.MOST_FRAMES", 20)  # to write hundreds takes seconds
+    monkeypatch.setattr("shoal.cli._replay.MOST_GIF_FRAMES", 20)  # to write hundreds takes seconds
     folder = tmp_path / "run"
     done = in_process(capsys, "demo", "--run-dir", folder, "--seconds", "0.1")
     check_demo(done, folder)

@@ -14,6 +14,7 @@ import sys
 import pytest
 
 from shoal import _core
+from shoal.cli._invocation import invocation
 from tests.cli.running import in_process, shoal
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="there are no compiled envs without the core")
@@ -61,6 +62,7 @@ def test_a_run_is_trained_and_written(trained):
     assert f"learning curve: {run / 'curve.png'}" in done.stdout
     assert (run / "curve.png").stat().st_size > 5000
     assert json.loads((run / "config.json").read_text())["config"]["seed"] == 3
+    assert not [path.name for path in run.iterdir() if path.suffix in (".pt", ".part")]
     assert len((run / "metrics.jsonl").read_text().splitlines()) > 10
 
 
@@ -106,8 +108,13 @@ def check_it_goes_on_bit_for_bit(run, capsys, *, env=COMPILED):
     It was trained without --anneal, with which the learning rate would depend on how many steps it had to go.
     """
     stopped_at = last_figures(run)["steps"]
-    done = in_process(capsys, "train", "ppo", "--run-dir", run, "--resume", "--total-steps", stopped_at + 500)
+    args = ["--run-dir", run, "--resume", "--total-steps", stopped_at + 500]
+    args += ["--env", env] if ".py:" in env else []  # code is run only if it is named
+    done = in_process(capsys, "train", "ppo", *args)
     assert (done.returncode, done.stderr) == (0, "")
+    assert (
+        f"changed: total_steps from {10**9} to {stopped_at + 500}\nthe envs go on from envs-" in done.stdout
+    )
     whole = run.with_name("whole")
     args = training(whole, "--no-anneal", steps=stopped_at + 500, env=env)
     assert in_process(capsys, *args).returncode == 0
@@ -157,9 +164,63 @@ def test_sigterm_saves_and_resume_goes_on_bit_for_bit(tmp_path, capsys):
     env = f"{file}:Stopped"
     done = in_process(capsys, *training(run, "--no-anneal", steps="1e9", env=env), "--backend", "serial")
     assert done.returncode == 130
-    assert re.search(f"to go on where it was: .*shoal train ppo --run-dir {run} --resume\n", done.stdout)
+    command = f"shoal train ppo --run-dir {run} --resume --env {env}"
+    assert re.search(f"to go on where it was: .*{command}\n", done.stdout)
     assert 900 < last_figures(run)["steps"] < 1200
     check_it_goes_on_bit_for_bit(run, capsys, env=env)
+
+
+@of_one_run
+def test_only_some_settings_change_on_resume(run, capsys):
+    args = ["train", "ppo", "--run-dir", run, "--resume", "--total-steps", "2500"]
+    fixed = in_process(capsys, *args, "--seed", "4")
+    assert fixed.returncode == 2
+    assert "seed: the run was begun with 3, and this cannot change; what can change: anneal, " in fixed.stderr
+    done = in_process(capsys, *args, "--learning-rate", "1e-4", "--seed", "3", "--fresh-episodes")
+    assert done.returncode == 0, done.stderr
+    assert "changed: learning_rate from 0.0025 to 0.0001\n" in done.stdout
+    assert "the envs are not restored: new episodes begin\n" in done.stdout
+    assert json.loads((run / "config.json").read_text())["config"]["learning_rate"] == 1e-4
+
+
+ENCODER = """
+import torch
+
+
+class Wide(torch.nn.Module):
+    def __init__(self, space):
+        super().__init__()
+        self.out_features = 7
+        self.layer = torch.nn.Linear(space.shape[0], 7)
+
+    def forward(self, obs):
+        return self.layer(obs).relu()
+"""
+
+
+def test_an_encoder_of_the_users_own(tmp_path, capsys):
+    file, run = tmp_path / "wide.py", tmp_path / "run"
+    file.write_text(ENCODER)
+    named = ["--encoder", f"{file}:Wide"]
+    done = in_process(capsys, *training(run, *named, steps=500))
+    assert done.returncode == 0, done.stderr
+    assert f"to see it play: {invocation()} eval {run} --encoder {file}:Wide\n" in done.stdout
+    again = ["train", "ppo", "--run-dir", run, "--resume", "--total-steps", "900"]
+    for args in (["eval", run, "--episodes", "2"], again):
+        unnamed = in_process(capsys, *args)
+        assert unnamed.returncode == 2
+        assert f"{file}:Wide" in unnamed.stderr
+        assert in_process(capsys, *args, *named).returncode == 0
+
+
+def test_an_evaluation_has_a_curve_and_a_best_policy(tmp_path, capsys):
+    run = tmp_path / "run"
+    done = in_process(capsys, *training(run, "--eval-every", "1e3", "--eval-episodes", "3"))
+    assert done.returncode == 0, done.stderr
+    evaluations = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
+    best = max(line["mean_return"] for line in evaluations)
+    assert f"best evaluation: mean return {best:.5g}\n" in done.stdout
+    assert in_process(capsys, "eval", run, "--best", "--episodes", "2").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -181,13 +242,19 @@ def test_sigterm_saves_and_resume_goes_on_bit_for_bit(tmp_path, capsys):
         ),
         (["train", "ppo", "--env", "CartPol-v1"], "CartPole-v1"),
         (["train", "ppo", "--resume"], "--resume: expected --run-dir"),
+        (["train", "ppo", "--resume", "--run-dir", "x", "--env-kwargs", "{}"], "--env-kwargs: the run has"),
         (
-            ["train", "ppo", "--resume", "--run-dir", "x", "--seed", "3"],
-            "--seed: the settings of the run hold",
+            ["train", "ppo", "--env", "CartPole-v1", "--fresh-episodes"],
+            "--fresh-episodes: only with",
         ),
+        (
+            ["train", "ppo", "--env", "CartPole-v1", "--encoder", "mine"],
+            "--encoder: expected path/to/fi",
+        ),
+        (["train", "ppo", "--env", "CartPole-v1", "--encoder", "no.py:X"], "--encoder: there is no file"),
         (["train", "ppo", "--resume", "--run-dir", "x"], "x: expected the folder of a run"),
         (["eval", "nowhere"], "nowhere: expected the folder of a run, but it does not exist"),
-        (["eval", "nowhere", "--replay", "x.mp4"], "--replay: expected a file.gif, got x.mp4"),
+        (["eval", "nowhere", "--replay", "x.avi"], "--replay: expected a file.gif or a file.mp4, got x.avi"),
         (["train", "ppo", "CartPole-v1"], "did you mean --env CartPole-v1?"),
         (
             ["train", "ppo", "--env", "CartPole-v1", "--device", "cuda:99", "--backend", "serial"],
@@ -204,6 +271,27 @@ def test_mistakes(args, message, tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "args", [[], ["--total-steps", "5"], ["--resume"], ["--env="]], ids=lambda args: " ".join(args)
+)
+def test_a_run_without_an_env_is_refused_in_one_line(args, capsys):
+    done = in_process(capsys, "train", "ppo", *args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"shoal: --(env|resume): expected .*\n", done.stderr)
+
+
+def test_whole_numbers_may_have_an_exponent(tmp_path, capsys):
+    options = {"--total-steps": "2e2", "--num-envs": "1e1", "--minibatch-size": "5E1", "--horizon": "1.0e1"}
+    given = [part for option in options.items() for part in option]
+    args = ["--env", "CartPole-v1", "--backend", "serial", "--run-dir", tmp_path / "run", *given]
+    done = in_process(capsys, "train", "ppo", *args)
+    assert (done.returncode, done.stderr) == (0, "")
+    config = json.loads((tmp_path / "run/config.json").read_text())["config"]
+    figures = [config[name] for name in ("total_steps", "num_envs", "minibatch_size", "horizon")]
+    assert figures == [200, 10, 50, 10]
+    assert all(type(figure) is int for figure in figures)
+
+
 def test_an_env_in_a_file_is_found_from_any_folder(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text(
         "import gymnasium\n\n\nclass Mine(gymnasium.Wrapper):\n"
@@ -214,50 +302,7 @@ def test_an_env_in_a_file_is_found_from_any_folder(tmp_path, monkeypatch, capsys
     done = in_process(capsys, *training("run", steps=500, env="mine.py:Mine"))
     assert done.returncode == 0, done.stderr
     monkeypatch.chdir(tmp_path / "elsewhere")
-    # A process of its own, which has not seen the file yet: it plays, and then cannot record.
-    replay = shoal("eval", "../run", "--episodes", "2", "--replay", "x.gif")
-    assert "2 episodes of" in replay.stdout
-    assert replay.returncode == 2
-    assert "a replay needs an env that takes render_mode='rgb_array'" in replay.stderr
-
-
-BROKEN = """
-import gymnasium, numpy as np
-
-
-class Broken(gymnasium.Env):
-    observation_space, action_space = gymnasium.spaces.Box(0, 1, (2,)), gymnasium.spaces.Discrete(2)
-
-    def reset(self, seed=None, options=None):
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action):
-        raise LookupError("no goal on the map")
-
-
-class Unmade(Broken):
-    def __init__(self):
-        raise LookupError("no map")
-"""
-
-
-@pytest.mark.parametrize("num_envs", [1, 4], ids=["in this process", "in workers"])
-@pytest.mark.parametrize(
-    ("name", "last"),
-    [
-        ("Broken", r"LookupError: no goal on the map, raised by step\(\) of env \d"),
-        ("Unmade", r"LookupError: no map, raised while creating env \d"),
-    ],
-)
-def test_an_env_that_raises_is_shown_alone(tmp_path, capsys, name, last, num_envs):
-    file = tmp_path / "broken.py"
-    file.write_text(BROKEN)
-    options = ["--num-envs", num_envs, "--minibatch-size", "16"]
-    done = in_process(capsys, *training(tmp_path / "run", env=f"{file}:{name}"), *options)
-    assert done.returncode == 1
-    first, *lines = done.stderr.splitlines()
-    assert first == "Traceback (most recent call last):"
-    assert re.fullmatch(f"shoal: {last}", lines[-1])
-    files = [line for line in lines if line.startswith("  File ")]
-    assert len(files) == 1
-    assert str(file) in files[0]
+    # A process of its own, which has not seen the file yet.
+    played = shoal("eval", "../run", "--env", "../mine.py:Mine", "--episodes", "2")
+    assert (played.returncode, played.stderr) == (0, "")
+    assert "2 episodes of" in played.stdout

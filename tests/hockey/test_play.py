@@ -332,7 +332,7 @@ def test_wrong_opponents_are_told_before_the_server_starts(tmp_path, capsys):
     assert "expected none, weak, strong or the folder of a run, got 'champion'" in done.stderr
     done = in_process(capsys, "hockey", "play", "--against", tmp_path)
     assert done.returncode == 2
-    assert "has no policy.pt" in done.stderr
+    assert "has no policy.safetensors" in done.stderr
 
 
 def test_ctrl_c_ends_the_command_cleanly():

@@ -11,7 +11,6 @@ from shoal.hockey.play.match import Match, opponents_with
 from shoal.hockey.players import make_player
 from shoal.hockey.watch import HELD, check_output, count_frames, frames_of, play_games, write_video
 from shoal.learn import PPO, PPOConfig
-from shoal.learn.run import save_policy
 from tests.cli.running import in_process
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="there are no compiled envs without the core")
@@ -29,7 +28,7 @@ def runs(tmp_path_factory):
     ):
         (folder / name).mkdir()
         with PPO(env, PPOConfig(num_envs=2, lstm=lstm, seed=1)) as ppo:
-            save_policy(folder / name, ppo, {"env": env, "env_kwargs": {}})
+            ppo.save(folder / name)
     return folder
 
 
@@ -76,7 +75,7 @@ def test_a_run_is_an_opponent_of_a_person(runs, name):
 def test_players_that_there_are_not(runs, tmp_path):
     with pytest.raises(ArgumentError, match="expected none, weak, strong or the folder of a run, got 'best'"):
         make_player("best")
-    with pytest.raises(ArgumentError, match=r"has no policy\.pt"):
+    with pytest.raises(ArgumentError, match=r"has no policy\.safetensors"):
         make_player(str(tmp_path))
     with pytest.raises(
         ArgumentError, match=r"expected a run on shoal/HockeyOne-v0.* got one on shoal/CartPole"

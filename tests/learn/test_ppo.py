@@ -121,7 +121,8 @@ def test_actions_are_as_likely_when_learnt_as_when_drawn(mode, lstm):
     assert max(moved) < 1e-6
 
 
-def test_envs_are_seeded():
+def seeds_of_envs(seed):
+    """The seeds that eight envs are reset with."""
     seeds = []
 
     class Seeded(gymnasium.Wrapper):
@@ -131,11 +132,18 @@ def test_envs_are_seeded():
 
     with (
         shoal.Serial(lambda: Seeded(gymnasium.make("CartPole-v1")), 8) as vec,
-        PPO(vec, quick(seed=70)) as ppo,
+        PPO(vec, quick(seed=seed)) as ppo,
     ):
         ppo.train(lambda update: ppo.stop())
-    assert seeds[:8] == list(range(70, 78))
     assert set(seeds[8:]) <= {None}
+    return seeds[:8]
+
+
+def test_envs_are_seeded():
+    first, second = seeds_of_envs(70), seeds_of_envs(71)
+    assert first == list(range(first[0], first[0] + 8))
+    assert first == seeds_of_envs(70)
+    assert not set(first) & set(second)  # neighbouring seeds share no episode
 
 
 @pytest.mark.parametrize("num_envs", [8, 64])

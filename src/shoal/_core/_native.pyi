@@ -1,6 +1,6 @@
 """The compiled core. What each class does is documented on its twin in `_reference`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ class Packer:
         rows: Rows,
         objects: NDArray[Any] | None = None,
         node: Node | None = None,
+        on_undeclared: Callable[[Any, Mapping[Any, Any]], None] | None = None,
     ) -> None: ...
     def write(self, row: int, value: Any, /) -> None: ...
 

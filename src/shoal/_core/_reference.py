@@ -36,6 +36,8 @@ class Packer:
         rows: A batch of byte rows.
         objects: Their object columns, if the layout has custom spaces.
         node: The part of the layout to write; all of it by default.
+        on_undeclared: Function to call with the node of a Dict and a dict that has other keys too. It is
+            called once for each node.
 
     Raises:
         Misfit: By ``write(row, value)``, if the value does not fit. The row may be half written by then.
@@ -47,8 +49,9 @@ class Packer:
         rows: Rows,
         objects: NDArray[Any] | None = None,
         node: Node | None = None,
+        on_undeclared: Callable[[Branch, Mapping[Any, Any]], None] | None = None,
     ) -> None:
-        self._columns = layout.columns(rows, objects)
+        self._columns, self._on_undeclared = layout.columns(rows, objects), on_undeclared
         self.write: Write = self._writer(layout.root if node is None else node)
 
     def _writer(self, node: Node) -> Write:
@@ -103,8 +106,10 @@ class Packer:
         usual: Any = dict if node.is_dict else tuple
         container: Any = Mapping if node.is_dict else (tuple, list, np.ndarray)
         size = None if node.is_dict else len(parts)
+        report = self._on_undeclared if node.is_dict else None
 
         def write_branch(row: int, value: Any) -> None:
+            nonlocal report
             if type(value) is not usual and not isinstance(value, container):
                 expected = "a dict" if size is None else f"a tuple of {size}"
                 raise Misfit(path, f"expected {expected}, got {describe(value)}", is_type=True)
@@ -117,6 +122,9 @@ class Packer:
                     problem = f"missing; got the keys {list(value)}"
                     raise Misfit((*path, key), problem, is_missing=True) from None
                 write(row, part)
+            if report is not None and len(value) != len(parts):  # all declared keys are there
+                tell, report = report, None
+                tell(node, value)
 
         return write_branch
 

@@ -119,7 +119,12 @@ class Env:
         if len(rows) != self.num_agents:
             raise ArgumentError(f"expected {self.num_agents} rows, one per agent, got {len(rows)}")
         observation, action = layouts or self._layouts()
-        self._packer = Packer(observation, rows.observations, rows.observation_objects)
+        self._packer = Packer(
+            observation,
+            rows.observations,
+            rows.observation_objects,
+            on_undeclared=observation.warn_undeclared,
+        )
         observed = observation.columns(rows.observations, rows.observation_objects)
         self.observations: Any = _fixed(observation.root.views(observed))
         self.actions: Any = _fixed(action.root.views(action.columns(rows.actions, rows.action_objects)))

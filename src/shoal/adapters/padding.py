@@ -117,7 +117,8 @@ def _per_part(own: Any, common: Any, change: Callable[[Any, Any], Change | None]
 
     def apply(value: Any) -> Any:
         parts = {key: changes[key](value[key]) if key in changes else value[key] for key in keys}
-        return parts if isinstance(own, Dict) else tuple(parts.values())
+        # A key that the space does not declare stays: the packer warns about it.
+        return {**value, **parts} if isinstance(own, Dict) else tuple(parts.values())
 
     return apply
 

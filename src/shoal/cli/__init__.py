@@ -45,10 +45,10 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _tell(error: Exception) -> int:
     """Say what went wrong, unless it is a defect of Shoal: that is raised. Returns the exit code."""
-    from shoal.cli._failures import is_of_an_env, print_failure
+    from shoal.cli._failures import describe_failure, is_of_an_env
 
     if is_of_an_env(error):
-        print_failure(error)
+        print(describe_failure(error), file=sys.stderr)
         return 1
     if isinstance(error, BrokenPipeError):
         # Whoever read has gone; Python would try once more when it ends, and complain.
@@ -139,6 +139,10 @@ def _train(args: list[str]) -> int:
         args=options,
         registry=WHOLE_NUMBERS,
     )
+    from shoal.cli.seeds.command import is_for_seeds, train_seeds
+
+    if is_for_seeds(command, options):
+        return train_seeds(command, options)
     return command.run(options)
 
 

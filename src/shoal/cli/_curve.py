@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from shoal.learn.runs.metrics import EVALUATIONS, UPDATES, read_lines
 
 WIDTH, HEIGHT = 7.0, 4.0  # inches
 
 
-def draw_curve(folder: Path) -> bool:
-    """Draw it as ``curve.png`` in the run's folder; False if no episode has ended."""
+def begin_picture(title: str, ylabel: str) -> tuple[Any, Any]:
+    """Return a figure and its axes for curves over steps."""
     from matplotlib.figure import Figure
 
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    shown = [line for line in lines if line["mean_return"] is not None]
-    if not shown:
-        return False
-    config = json.loads((folder / "config.json").read_text())
-    env = Path(config["env"]).name if ".py:" in config["env"] else config["env"]
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     axes: Any = figure.subplots()
-    axes.plot([line["steps"] for line in shown], [line["mean_return"] for line in shown], linewidth=2)
-    axes.set(
-        xlabel="steps",
-        ylabel="mean return of the last 100 episodes",
-        title=f"{config['algorithm'].upper()} on {env}",
-    )
+    axes.set(xlabel="steps", ylabel=ylabel, title=title.rpartition("/")[2] if ".py:" in title else title)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_formatter(lambda steps, _: f"{steps:,.0f}")
+    return figure, axes
+
+
+def read_curve(path: Path) -> list[tuple[float, float]]:
+    """Return steps and mean returns of a file of metrics, where there is a return."""
+    return [
+        (line["steps"], line["mean_return"])
+        for line in read_lines(path)[0]
+        if isinstance(line.get("mean_return"), (int, float))
+    ]
+
+
+def draw_curve(folder: Path, title: str) -> bool:
+    """Draw ``curve.png`` in the run's folder, with the evaluations; return False if there are no returns."""
+    figure, axes = begin_picture(title, "mean return")
+    curves = {UPDATES: "training, last 100 episodes", EVALUATIONS: "evaluation, likeliest actions"}
+    for name, label in curves.items():
+        if points := read_curve(folder / name):
+            marker = "o" if name == EVALUATIONS else ""
+            axes.plot(*zip(*points, strict=True), linewidth=2, marker=marker, markersize=4, label=label)
+    if not axes.lines:
+        return False
+    axes.legend(frameon=False)
     figure.savefig(folder / "curve.png", dpi=120)
     return True

@@ -151,6 +151,7 @@ def summary(history: Sequence[Update]) -> str:
     parts = [
         f"steps {update.steps:,}/{update.total_steps:,}",
         f"return {number(update.mean_return)}",
+        *([] if math.isnan(update.evaluation) else [f"evaluation {number(update.evaluation)}"]),
         f"SPS {steps_per_second(history):,.0f}",
         *(
             f"{NAMES.get(name, name)} {number(update.losses[name])}"
@@ -271,6 +272,7 @@ def frame(
         "return": number(update.mean_return),
         "length": number(update.mean_length),
         "updates": f"{update.updates:,}",
+        **({} if math.isnan(update.evaluation) else {"evaluation": number(update.evaluation)}),
     }
     figures = {NAMES.get(name, name.replace("_", " ")): number(loss) for name, loss in update.losses.items()}
     figures["learning rate"] = f"{update.learning_rate:.1e}"

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from shoal.cli._failures import describe_failure, is_of_an_env
 from shoal.cli._loops import Slice
 
 SLICE_SECONDS = 0.08
@@ -42,11 +43,13 @@ class Outcome:
         turns: For each turn, the slice of each contestant by name.
         failures: For each contestant that failed, the reason in one line. Its slices do not count.
         remarks: Lines to print below the table.
+        env_failure: The traceback of the first error that an env raised in a vec of Shoal; "" if none has.
     """
 
     turns: list[dict[str, Slice]] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    env_failure: str = ""
 
     def take_turn(
         self,
@@ -84,6 +87,8 @@ class Outcome:
     def fail(self, name: str, error: Exception) -> None:
         """Record why a contestant failed."""
         self.failures[name] = why(error)
+        if not self.env_failure and is_of_an_env(error):
+            self.env_failure = describe_failure(error)
 
     def rates(self, name: str) -> list[float]:
         """Return the contestant's steps per second in each of its turns."""

@@ -77,7 +77,11 @@ class Bench:
             console.print(line)
         for note in notes[:MOST_NOTES]:
             print(f"note: {note}", file=sys.stderr)
-        return 0 if any(map(outcome.rates, task.contestants())) else 1
+        if any(map(outcome.rates, task.contestants())):
+            return 0
+        if outcome.env_failure:
+            print(f"\n{outcome.env_failure}", file=sys.stderr)
+        return 1
 
     def _checked(self) -> dict[str, Any]:
         """Check the options; return the arguments for the env.

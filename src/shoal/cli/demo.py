@@ -12,8 +12,8 @@ from tyro.conf import arg
 from shoal.cli._curve import draw_curve
 from shoal.cli._invocation import invocation
 from shoal.cli._panel import Panel
+from shoal.cli._replay import write_replay
 from shoal.cli.bench import Bench
-from shoal.cli.evaluate import record, write_gif
 from shoal.cli.train import train
 from shoal.errors import MissingExtra
 
@@ -61,15 +61,15 @@ class Demo:
                     if update.episodes >= 100 and update.mean_return >= SOLVED:
                         ppo.stop()
 
-                result = train(ppo, run, told)
+                result = train(run, told)
             run.save()
             solved = result.mean_return >= SOLVED
             how = "Solved" if solved else "Not solved"
             print(
                 f"\n{how} in {result.seconds:.1f} s, {result.steps:,} steps. Drawing its curve and a replay"
             )
-            draw_curve(folder)
-            write_gif(folder / "replay.gif", *record(ppo.policy, ENV, {}, seed=self.seed))
+            draw_curve(folder, title=f"PPO on {ENV}")
+            write_replay(folder / "replay.gif", ppo.policy, ENV, {}, seed=self.seed)
             found = evaluate(ppo.policy, ENV, 20, seed=self.seed)
         print(f"Mean return of the likeliest actions in {found.episodes} episodes: {found.mean_return:.0f}\n")
         print(f"learning curve  {folder / 'curve.png'}")

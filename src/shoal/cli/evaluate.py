@@ -1,23 +1,21 @@
-"""`shoal eval`: measure the policy of a run, and write a replay as a GIF."""
+"""`shoal eval`: measure the policy of a run, and write a replay."""
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 from tyro.conf import Positional, arg
 
+from shoal.cli._code import absolute, load_encoder
+from shoal.cli._replay import check_env_draws, check_path, write_replay
 from shoal.errors import ArgumentError, MissingExtra
+from shoal.registry import names_code
 
 if TYPE_CHECKING:
-    from shoal.learn import Evaluation, Policy
-    from shoal.vector.vec import VectorEnv
-
-MOST_FRAMES = 600
+    from shoal.learn import Evaluation
 
 
 @dataclass(frozen=True)
@@ -37,36 +35,59 @@ class Evaluate:
     """Draw random actions from the policy, as in training, instead of taking the most likely action."""
     json: bool = False
     """Print mean_return, std_return and episodes as JSON."""
-    replay: Annotated[str, arg(metavar="FILE.gif", help_behavior_hint="(default: none)")] = ""
-    """Write one episode as a GIF."""
+    best: bool = False
+    """Take the policy of the best evaluation (--eval-every of `shoal train`) instead of the last one."""
+    env: Annotated[str, arg(help_behavior_hint="(default: that of the run)")] = ""
+    """The env to play. An env that is Python code, such as path/to/file.py:Class, is run only if it is named
+    here."""
+    encoder: Annotated[str, arg(metavar="FILE.py:CLASS", help_behavior_hint="(default: none)")] = ""
+    """The encoder that the policy was trained with, if it was not the default."""
+    replay: Annotated[str, arg(metavar="FILE", help_behavior_hint="(default: none)")] = ""
+    """Write one episode as a video: file.gif, or file.mp4."""
 
     def run(self) -> int:
         """Play, print the result and return the exit code."""
         try:
             from shoal.learn.evaluate import evaluate
-            from shoal.learn.run import load, read
+            from shoal.learn.runs.policy_file import load_saved
         except ImportError as error:  # torch
             raise MissingExtra(str(error)) from error
         if self.episodes < 1:
             raise ArgumentError(f"--episodes: expected at least 1, got {self.episodes}")
-        if self.replay and not self.replay.endswith(".gif"):
-            raise ArgumentError(f"--replay: expected a file.gif, got {self.replay}")
-        saved, policy = read(self.run_dir, "policy.pt"), load(self.run_dir)
-        env, kwargs = saved["env"], saved["env_kwargs"]
-        if not env:
-            raise ArgumentError(
-                f"{self.run_dir}: the env of this run has no name. Use shoal.learn.evaluate in Python instead"
-            )
+        if self.replay:
+            check_path(Path(self.replay))
+        saved = load_saved(self.run_dir, encoder=load_encoder(self.encoder), best=self.best)
+        policy, kwargs = saved.policy, saved.origin.env_kwargs or {}
+        env = self._env_to_play(saved.origin.env)
+        if self.replay:
+            check_env_draws(env, kwargs)  # before minutes of play
         found = evaluate(
             policy, env, self.episodes, deterministic=not self.sample, seed=self.seed, env_kwargs=kwargs
         )
         self._say(found)
         if self.replay:
-            frames = record(policy, env, kwargs, seed=self.seed, deterministic=not self.sample)
-            write_gif(Path(self.replay), *frames)
+            write_replay(
+                Path(self.replay), policy, env, kwargs, seed=self.seed, deterministic=not self.sample
+            )
             if not self.json:
                 print(f"replay: {self.replay}")
         return 0
+
+    def _env_to_play(self, named: str) -> str:
+        """Return the env that the user named, or else that of the run, if it needs no code of its own."""
+        if self.env:
+            return absolute(self.env)
+        if not named:
+            raise ArgumentError(
+                f"{self.run_dir}: the env of this run has no name: name one with --env, or use "
+                "shoal.learn.evaluate in Python"
+            )
+        if names_code(named):
+            raise ArgumentError(
+                f"{self.run_dir}: the env of this run is code, {named}, which is run only if you name it: "
+                f"--env {named}"
+            )
+        return named
 
     def _say(self, found: Evaluation) -> None:
         if self.json:
@@ -79,50 +100,3 @@ class Evaluate:
             return
         print(f"mean return {found.mean_return:.2f}, standard deviation {found.std_return:.2f}")
         print(f"{found.episodes} episodes of {found.lengths.mean():.0f} steps on average")
-
-
-def record(
-    policy: Policy, env: str, env_kwargs: dict[str, Any], *, seed: int, deterministic: bool = True
-) -> tuple[list[np.ndarray[Any, Any]], float]:
-    """Play one episode and return its frames and the number of frames per second.
-
-    Raises:
-        ArgumentError: If the env cannot be rendered.
-    """
-    from shoal.learn.evaluate import evaluate
-    from shoal.vector import make
-
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # without a screen, SDL would fail otherwise
-    frames: list[np.ndarray[Any, Any]] = []
-
-    def look(vec: VectorEnv) -> None:
-        if len(frames) < MOST_FRAMES:
-            frames.append(np.asarray(vec.render()[0]))
-
-    try:
-        vec = make(env, 1, env_kwargs=env_kwargs, flat=True, render_mode="rgb_array")
-    except TypeError as error:
-        if not any(sign in str(error) for sign in ("render_mode", "takes no arguments")):
-            raise
-        raise ArgumentError(
-            f"{env}: a replay needs an env that takes render_mode='rgb_array', and this one does not: {error}"
-        ) from error
-    with vec:
-        evaluate(policy, vec, 1, deterministic=deterministic, seed=seed, on_step=look)
-        rate = float(vec.metadata.get("render_fps") or 30)
-    return frames, rate
-
-
-def write_gif(path: Path, frames: list[np.ndarray[Any, Any]], rate: float) -> None:
-    """Write the frames as a GIF that loops."""
-    from PIL import Image
-
-    images = [Image.fromarray(frame).convert("RGB") for frame in frames]
-    # One palette for all frames, made from at most eight of them. A palette per frame takes 15 times as long.
-    some = [np.asarray(image).reshape(1, -1, 3) for image in images[:: -(-len(images) // 8)]]
-    palette = Image.fromarray(np.concatenate(some, axis=1)).quantize(256)
-    pictures = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pictures[0].save(
-        path, save_all=True, append_images=pictures[1:], duration=max(20, round(1000 / rate)), loop=0
-    )

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import math
-import sys
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import OmitArgPrefixes, arg
 
+from shoal.cli._code import absolute, load_encoder
 from shoal.cli._curve import draw_curve
+from shoal.cli._folder import default_folder
 from shoal.cli._invocation import invocation
 from shoal.cli._panel import Panel
 from shoal.cli._terminal import read_env_kwargs
 from shoal.errors import ArgumentError, MissingExtra
+from shoal.registry import names_code
 
 try:
     from shoal.learn.ppo_config import PPOConfig
     from shoal.learn.presets import preset_for
+    from shoal.learn.runs.run import RunOptions
 except ImportError as error:  # torch
     raise MissingExtra(str(error)) from error
 
 if TYPE_CHECKING:
-    from shoal.learn import PPO, Result, Run, Update
+    from shoal.learn import Result, Run, Update
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,20 @@ class TrainPPO:
     run_dir: Annotated[str, arg(help_behavior_hint="(default: runs/ENV-TIME)")] = ""
     """The run's folder: config, metrics, TensorBoard events, policy and checkpoint."""
     resume: bool = False
-    """Go on with the run in that folder where it was last saved. Its own settings hold; only --total-steps,
-    --torch-threads and --checkpoint-seconds may be others."""
+    """Go on with the run in that folder where it was last saved. Its own settings hold; those that may change
+    are listed in docs/learning.md. An env or encoder that is Python code must be named again."""
+    fresh_episodes: bool = False
+    """With --resume: begin new episodes instead of reading the snapshot of the envs, which is a pickle and
+    can run code."""
+    seeds: int = 0
+    """Train this many runs with different seeds, side by side where cores allow, and compare them; 0 for one
+    run."""
     env_kwargs: Annotated[str, arg(metavar="JSON", help_behavior_hint="(default: none)")] = "{}"
     """Arguments for the env, as a JSON object."""
-    checkpoint_seconds: float = 60.0
-    """How often all of it is saved meanwhile."""
+    encoder: Annotated[str, arg(metavar="FILE.py:CLASS", help_behavior_hint="(default: none)")] = ""
+    """A torch module to use instead of the default encoder. It is made with the observation space."""
+    options: OmitArgPrefixes[RunOptions] = field(default_factory=RunOptions)
+    """What to write, and how often."""
     config: OmitArgPrefixes[PPOConfig] = field(default_factory=PPOConfig)
     """How to learn."""
 
@@ -58,104 +69,118 @@ class TrainPPO:
         Args:
             given: The options as they were written, by which those that were asked for are known.
         """
-        from shoal.learn import PPO, Run, resume, stop_on_signals
+        from shoal.learn import stop_on_signals
 
+        asked = {option.partition("=")[0].lstrip("-").replace("-", "_") for option in given}
         with ExitStack() as stack:
-            if self.resume:
-                folder = Path(self._folder_to_resume(given))
-                found = resume(
-                    folder,
-                    total_steps=self._asked(given, "total_steps"),
-                    torch_threads=self._asked(given, "torch_threads"),
+            run = stack.enter_context(self._resumed(asked)) if self.resume else self._new(stack)
+            learner = run.learner
+            if self.resume and learner.is_done:
+                print(
+                    f"{run.folder}: all of its {learner.steps:,} steps are done; to go on: more --total-steps"
                 )
-                ppo, env, kwargs = found.ppo, found.env, found.env_kwargs
-                if ppo.is_done:
-                    ppo.close()
-                    print(f"{folder}: all of its {ppo.steps:,} steps are done; to go on: more --total-steps")
-                    return 0
-                if not found.exact:
-                    print("shoal: its envs cannot go on where they were: new episodes begin", file=sys.stderr)
-            else:
-                env, kwargs, folder = self._checked()
-                try:
-                    ppo = PPO(env, self.config, env_kwargs=kwargs)
-                except TypeError as error:
-                    if not kwargs or "unexpected keyword argument" not in str(error):
-                        raise
-                    raise ArgumentError(f"--env-kwargs: {error}") from error
-            stack.enter_context(ppo)
-            run = stack.enter_context(
-                Run(
-                    folder,
-                    ppo,
-                    env,
-                    kwargs,
-                    checkpoint_seconds=self.checkpoint_seconds,
-                    resumed=self.resume,
-                )
-            )
-            if not self.resume and (name := preset_for(env)[0]):
-                print(f"preset: {name}")
-            print(f"envs: {ppo.vec}", flush=True)
-            with Panel(f"PPO on {env}, {folder}", history=run.history()) as panel, stop_on_signals(ppo):
-                result = train(ppo, run, panel)
+                return 0
+            print(f"envs: {learner.vec}", flush=True)
+            title = f"{learner.algorithm.upper()} on {run.about.env}"
+            with Panel(f"{title}, {run.folder}", history=run.history()) as panel, stop_on_signals(learner):
+                result = train(run, panel)
             saved = run.save()
-        self._say(result, folder, saved, draw_curve(folder))
+        self._say(result, run, saved, draw_curve(run.folder, title))
         return 130 if result.stopped else 0
 
-    def _folder_to_resume(self, given: Sequence[str]) -> str:
-        if not self.run_dir:
-            raise ArgumentError("--resume: expected --run-dir with the folder of the run to go on with")
-        allowed = ("--resume", "--run-dir", "--total-steps", "--torch-threads", "--checkpoint-seconds")
-        for option in given:
-            name = option.partition("=")[0].replace("_", "-")
-            if name.startswith("--") and name not in allowed:
-                raise ArgumentError(
-                    f"{name}: the settings of the run hold; beside --resume only --total-steps, "
-                    "--torch-threads and --checkpoint-seconds can be given"
-                )
-        return self.run_dir
+    def _new(self, stack: ExitStack) -> Run:
+        """Make the learner and its run; `stack` closes both."""
+        from shoal.learn import PPO, Run
 
-    def _asked(self, given: Sequence[str], name: str) -> int | None:
-        asked = any(option.replace("-", "_").startswith(f"__{name}") for option in given)
-        return getattr(self.config, name) if asked else None
-
-    def _checked(self) -> tuple[str, dict[str, Any], Path]:
-        """Env, its arguments, and the folder."""
         if not self.env:
             raise ArgumentError(
                 "--env: expected the env to learn, such as --env CartPole-v1. shoal train ppo --help lists "
                 "all options"
             )
-        plain = "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in self.env)
-        default = f"runs/{plain}-{datetime.now():%Y%m%d-%H%M%S}"
-        file, colon, name = self.env.rpartition(":")
-        # The run is to be found by its env from any folder.
-        env = f"{Path(file).resolve()}:{name}" if colon and file.endswith(".py") else self.env
-        return env, read_env_kwargs(self.env_kwargs), Path(self.run_dir or default)
+        if self.fresh_episodes:
+            raise ArgumentError("--fresh-episodes: only with --resume; a new run begins new episodes anyway")
+        env, kwargs = absolute(self.env), read_env_kwargs(self.env_kwargs)
+        folder = Path(self.run_dir) if self.run_dir else default_folder(self.env)
+        encoder = load_encoder(self.encoder)
+        try:
+            learner = stack.enter_context(PPO(env, self.config, env_kwargs=kwargs, encoder=encoder))
+        except TypeError as error:
+            if not kwargs or "unexpected keyword argument" not in str(error):
+                raise
+            raise ArgumentError(f"--env-kwargs: {error}") from error
+        run = stack.enter_context(
+            Run(folder, learner, env, kwargs, self.options, encoder=absolute(self.encoder))
+        )
+        if name := preset_for(env)[0]:
+            print(f"preset: {name}")
+        return run
 
-    def _say(self, result: Result, folder: Path, saved: bool, drawn: bool) -> None:
-        mean = "no episode has ended" if math.isnan(result.mean_return) else f"{result.mean_return:.5g}"
+    def _resumed(self, asked: set[str]) -> Run:
+        """Go on with the run in the folder, and say what is different from before."""
+        from shoal.learn import resume
+
+        if not self.run_dir:
+            raise ArgumentError("--resume: expected --run-dir with the folder of the run to go on with")
+        if "env_kwargs" in asked:
+            raise ArgumentError("--env-kwargs: the run has its own; they cannot change")
+        asked = {name.removeprefix("no_") for name in asked}  # --no-anneal
+        changes, options = (
+            {one.name: getattr(settings, one.name) for one in fields(settings) if one.name in asked}
+            for settings in (self.config, self.options)
+        )
+        run = resume(
+            self.run_dir,
+            env=absolute(self.env) or None,
+            encoder=load_encoder(self.encoder),
+            fresh_episodes=self.fresh_episodes,
+            options=options,
+            **changes,
+        )
+        assert run.restored is not None
+        for name, (before, now) in run.restored.changed.items():
+            print(f"changed: {name} from {before} to {now}")
+        if run.restored.exact:
+            print(f"the envs go on from {run.restored.snapshot}")
+        else:
+            print("the envs are not restored: new episodes begin")
+        if run.damaged_lines:
+            print(f"metrics.jsonl: {run.damaged_lines} damaged lines were removed")
+        return run
+
+    def _say(self, result: Result, run: Run, saved: bool, drawn: bool) -> None:
         rate = result.steps / max(result.seconds, 1e-9)
-        print(f"{result.steps:,} steps in {result.seconds:.1f} s ({rate:,.0f} a second), mean return {mean}")
-        print(f"run: {folder}")
+        print(f"{result.steps:,} steps in {result.seconds:.1f} s ({rate:,.0f} a second), {_returns(result)}")
+        print(f"run: {run.folder}")
+        if run.best_return is not None:
+            print(f"best evaluation: mean return {run.best_return:.5g}")
         if drawn:
-            print(f"learning curve: {folder / 'curve.png'}")
+            print(f"learning curve: {run.folder / 'curve.png'}")
+        env, encoder = run.about.env, run.about.encoder
+        code = f" --env {shlex.quote(env)}" if names_code(env) else ""
+        code += f" --encoder {shlex.quote(encoder)}" if encoder else ""
         if result.stopped:
             how = "where it was" if saved else "with new episodes, for its envs cannot be saved"
-            print(f"stopped early; to go on {how}: {invocation()} train ppo --run-dir {folder} --resume")
+            command = f"{invocation()} train {run.learner.algorithm} --run-dir {run.folder} --resume{code}"
+            print(f"stopped early; to go on {how}: {command}")
         else:
-            print(f"to see it play: {invocation()} eval {folder}")
+            print(f"to see it play: {invocation()} eval {run.folder}{code}")
 
 
-def train(ppo: PPO, run: Run, show: Callable[[Update], None]) -> Result:
+def _returns(result: Result) -> str:
+    if math.isnan(result.mean_return):
+        return "no episode has ended yet, so there is no mean return"
+    return f"mean return {result.mean_return:.5g}"
+
+
+def train(run: Run, show: Callable[[Update], None]) -> Result:
     """Train, writing down and showing each update."""
 
     def told(update: Update) -> None:
         run(update)
-        show(update)
+        found = run.evaluation
+        show(update if found is None else replace(update, evaluation=found["mean_return"]))
 
-    return ppo.train(told)
+    return run.learner.train(told)
 
 
 def defaults_for(args: Sequence[str]) -> TrainPPO:

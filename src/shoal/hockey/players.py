@@ -97,11 +97,11 @@ def load_policy(run: str) -> Any:
             f"expected {', '.join(BOTS)} or the folder of a run, got {run!r}, which is none of these"
         )
     try:
-        from shoal.learn.run import load, read
+        from shoal.learn.runs.policy_file import load_saved
     except ImportError as error:  # torch
         raise MissingExtra(str(error)) from error
-    saved = read(run, "policy.pt")
-    seen, acted = saved["observation_space"], saved["action_space"]
+    saved = load_saved(run)
+    seen, acted = saved.policy.layout.space, saved.policy.actions.space
     fits = (
         isinstance(seen, Box)
         and isinstance(acted, Box)
@@ -111,10 +111,10 @@ def load_policy(run: str) -> Any:
     if not fits:
         raise ArgumentError(
             f"{run}: expected a run on shoal/HockeyOne-v0, with observations of {OBSERVATION_SIZE} numbers "
-            f"and actions of {ACTION_SIZE}, got one on {saved['env'] or 'an env without a name'}, with "
+            f"and actions of {ACTION_SIZE}, got one on {saved.origin.env or 'an env without a name'}, with "
             f"observations {seen} and actions {acted}"
         )
-    return load(run)
+    return saved.policy
 
 
 def make_player(name: str, seed: int | None = None) -> Player:

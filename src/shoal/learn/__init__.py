@@ -13,7 +13,8 @@ from shoal.learn.ppo import PPO
 from shoal.learn.ppo_config import PPOConfig
 from shoal.learn.progress import Result, Update
 from shoal.learn.rollout import Rollout
-from shoal.learn.run import Resumed, Run, load, resume
+from shoal.learn.runs.policy_file import load
+from shoal.learn.runs.run import Run, RunOptions, resume
 from shoal.learn.stopping import stop_on_signals
 from shoal.learn.unpack import unpack
 
@@ -24,9 +25,9 @@ __all__ = [
     "PPOConfig",
     "Policy",
     "Result",
-    "Resumed",
     "Rollout",
     "Run",
+    "RunOptions",
     "Update",
     "evaluate",
     "gae",

@@ -67,8 +67,10 @@ class Collector:
 
     def begin(self, rollouts: int) -> list[Rollout]:
         """Reset all envs; return empty rollouts, as many as `rollouts`."""
-        # Adding the steps avoids the seeds of earlier episodes after a resume without the envs' state.
-        self.vec.async_reset(seed=self._seed + self.steps)
+        # Spread, because env i of a vec is reset with seed + i: runs with the seeds 1 and 2 would share most
+        # of their episodes. The steps avoid those of earlier episodes after a resume without the envs' state.
+        spread = np.random.SeedSequence([self._seed, self.steps]).generate_state(1)[0]
+        self.vec.async_reset(seed=int(spread) >> 2)  # some envs take only 31 bits, and there are many envs
         self._batch = self.vec.recv()
         return [Rollout(**self._arguments) for _ in range(rollouts)]
 
@@ -147,32 +149,39 @@ class Collector:
     # -- saving and resuming -----------------------------------------------------------------------------
 
     def state_dict(self, rollouts: list[Rollout]) -> dict[str, Any]:
-        """Return the state of collector, rollouts and envs; ``"envs"`` is None if they cannot be pickled."""
-        try:
-            envs = self.vec.snapshot() if rollouts else None
-        except SnapshotError:
-            envs = None
+        """Return the state of collector and rollouts, without the envs: tensors, arrays and plain values."""
         return {
-            "envs": envs,
             "rollouts": [rollout.state_dict() for rollout in rollouts],
             "random": self._random.get_state(),
             "state": None if self._state is None else self._state.clone(),
-            "batch": None if self._batch is None else deepcopy(tuple(_without_infos(self._batch))),
+            "batch": None if self._batch is None else deepcopy(tuple(self._without_infos(self._batch))),
             "steps": self.steps,
             "episodes": self.episodes.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> list[Rollout]:
-        """Restore a saved state; return the rollouts, or an empty list if the envs could not be restored."""
+    def snapshot(self) -> dict[str, Any] | None:
+        """Return the snapshot of the envs; None if they cannot be pickled."""
+        try:
+            return self.vec.snapshot()
+        except SnapshotError:
+            return None
+
+    def load_state_dict(self, state: dict[str, Any], envs: dict[str, Any] | None) -> list[Rollout]:
+        """Restore a saved state; return the rollouts, or an empty list if the envs could not be restored.
+
+        Args:
+            state: What `state_dict` returned.
+            envs: What `snapshot` returned.
+        """
         self._random.set_state(state["random"])
         self.steps = state["steps"]
         self.episodes.load_state_dict(state["episodes"])
         try:
-            if state["envs"] is not None:
-                self.vec.restore(state["envs"])
+            if envs is not None:
+                self.vec.restore(envs)
         except SnapshotError:  # the vec was made with other arguments
-            state = {**state, "envs": None}
-        if state["envs"] is None:
+            envs = None
+        if envs is None:
             self.episodes.abandon()
             return []
         self._state = None if state["state"] is None else state["state"].clone().to(self._random.device)
@@ -182,8 +191,9 @@ class Collector:
             rollout.load_state_dict(saved)
         return rollouts
 
-
-def _without_infos(batch: Batch) -> Batch:
-    """Drop all infos except action masks: the others are not read, and may be impossible to copy."""
-    kept = {name: value for name, value in batch.infos.items() if name in (MASK, f"_{MASK}")}
-    return batch._replace(infos=kept)
+    def _without_infos(self, batch: Batch) -> Batch:
+        """Drop all infos except action masks: the others are not read, and may be impossible to save."""
+        masks = self._masks_of(batch)
+        return batch._replace(
+            infos={} if masks is None else {MASK: masks, f"_{MASK}": np.ones(len(masks), np.bool_)}
+        )

@@ -20,6 +20,8 @@ from shoal.learn.lstm import LSTM
 from shoal.learn.unpack import unpack
 from shoal.rows.layout import Layout
 
+EncoderOrMaker = nn.Module | Callable[[Space[Any]], nn.Module]
+
 
 class Decision(NamedTuple):
     """Actions of a policy for rows, and the tensors that a learner stores with them."""
@@ -44,8 +46,12 @@ class Policy(nn.Module):
         lstm: Whether the first layer is an LSTM.
         activation: Activation function, "tanh" or "relu".
         normalize_observations: Whether the default encoder normalises vectors.
-        encoder: Module to use instead of the default encoder. It receives nested tensors, returns [rows,
-            ``out_features``], and must have the attribute ``out_features``.
+        encoder: Module to use instead of the default encoder, or a class or function that makes one of the
+            observation space. The module receives nested tensors, returns [rows, ``out_features``], and must
+            have the attribute ``out_features``.
+
+    Attributes:
+        arguments: The settings, from which `shoal.learn.load` makes an equal policy.
 
     Example:
         >>> import shoal
@@ -70,7 +76,7 @@ class Policy(nn.Module):
         lstm: bool = False,
         activation: str = "tanh",
         normalize_observations: bool = True,
-        encoder: nn.Module | None = None,
+        encoder: EncoderOrMaker | None = None,
     ) -> None:
         super().__init__()
         if lstm and not hidden:
@@ -78,13 +84,22 @@ class Policy(nn.Module):
                 "hidden: expected at least one width with lstm=True, as the LSTM is the first layer, got none"
             )
         self.layout, self.actions = layout, Actions(action_space)
+        self.arguments: dict[str, Any] = {
+            "hidden": tuple(hidden),
+            "lstm": lstm,
+            "activation": activation,
+            "normalize_observations": normalize_observations,
+        }
         self.own_encoder = encoder is not None
-        self.encoder = encoder if encoder is not None else Encoder(layout, normalize=normalize_observations)
+        if encoder is None:
+            self.encoder: nn.Module = Encoder(layout, normalize=normalize_observations)
+        else:
+            self.encoder = encoder if isinstance(encoder, nn.Module) else encoder(layout.space)
         width = getattr(self.encoder, "out_features", None)
-        if not isinstance(width, int):
+        if not isinstance(width, int) or not isinstance(self.encoder, nn.Module):
             raise ArgumentError(
-                f"encoder: expected an attribute out_features, the number of features that "
-                f"{type(encoder).__name__} returns for each row, got {width!r}"
+                f"encoder: expected a torch module with an attribute out_features, the number of features "
+                f"that it returns for each row, got {type(self.encoder).__name__} with {width!r}"
             )
         self.activation = ACTIVATIONS[activation]
         # The LSTM comes first because it is the slowest layer, and it is faster with fewer inputs.
@@ -108,6 +123,18 @@ class Policy(nn.Module):
                 f"of {action_space}, got {self._mask_field.size}"
             )
         self.has_masks = self._mask_field is not None  # in observations
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return copies of weights and normaliser by name.
+
+        Copies, because a learner keeps all weights in one vector: a pickle of views would hold the whole
+        vector once for each of them.
+        """
+        found = super().state_dict(*args, **kwargs)
+        if not kwargs.get("keep_vars"):
+            for name, tensor in found.items():
+                found[name] = tensor.clone()
+        return found
 
     # -- networks ----------------------------------------------------------------------------------------
 

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from shoal.errors import ArgumentTypeError, Diverged
 from shoal.learn import losses
@@ -29,12 +29,12 @@ from shoal.learn.collector import HOPS, Collector
 from shoal.learn.encoder import Moments, find_not_finite
 from shoal.learn.episodes import Episodes
 from shoal.learn.flat_parameters import FlatParameters
-from shoal.learn.policy import Policy
+from shoal.learn.policy import EncoderOrMaker, Policy
 from shoal.learn.ppo_config import PPOConfig
 from shoal.learn.ppo_setup import check_device, check_minibatches, check_vec, make_vec
 from shoal.learn.progress import Result, Update
 from shoal.learn.rollout import Experience, Minibatch, Rollout, discounted_sums
-from shoal.learn.threads import Threads, choose_threads
+from shoal.learn.threads import Threads, choose_threads, use_torch_threads
 from shoal.limits import obtaining
 from shoal.vector.vec import VectorEnv
 
@@ -46,7 +46,7 @@ class PPO:
         env: Vec with NEXT_STEP autoreset (flat, if observations or actions are structured), or any env that
             `shoal.make` takes.
         config: Settings of the learner.
-        encoder: Module to use instead of the default encoder; see `Policy`.
+        encoder: Module to use instead of the default encoder, or its class; see `Policy`.
         env_kwargs: Arguments for the envs, if the learner makes them.
 
     Example:
@@ -57,12 +57,15 @@ class PPO:
         (True, True)
     """
 
+    algorithm: ClassVar[str] = "ppo"
+    config_class: ClassVar[type[PPOConfig]] = PPOConfig
+
     def __init__(
         self,
         env: Any,
         config: PPOConfig | None = None,
         *,
-        encoder: nn.Module | None = None,
+        encoder: EncoderOrMaker | None = None,
         env_kwargs: dict[str, Any] | None = None,
     ) -> None:
         self.config = config = PPOConfig() if config is None else config
@@ -78,13 +81,14 @@ class PPO:
             self.close()
             raise
 
-    def _prepare(self, vec: VectorEnv, encoder: nn.Module | None) -> None:
+    def _prepare(self, vec: VectorEnv, encoder: EncoderOrMaker | None) -> None:
         config, rows = self.config, vec.num_rows
         horizon = config.horizon_of(rows)
         samples = rows * horizon
         check_minibatches(config, rows)
         check_device(config.device)
-        with torch.random.fork_rng(devices=[]):
+        # On one thread: weights come from decompositions, whose last digits depend on the number of threads.
+        with torch.random.fork_rng(devices=[]), use_torch_threads(1):
             torch.manual_seed(config.seed)
             self.policy = Policy(
                 vec.observation_layout,
@@ -354,8 +358,13 @@ class PPO:
     # -- saving and closing -----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state between two updates; training resumed from it is the same bit for bit."""
+        """Return the whole state between two updates; training resumed from it is the same bit for bit.
+
+        It holds tensors, arrays and plain values. Only ``state["envs"]`` is something else: the snapshot of
+        the vec, which must be pickled, or None if the envs cannot be.
+        """
         return {
+            "envs": self._collector.snapshot() if self._rollouts else None,
             "collector": self._collector.state_dict(self._rollouts),
             "policy": deepcopy(self.policy.state_dict()),
             "actor": deepcopy(self._actor.state_dict()),
@@ -378,7 +387,7 @@ class PPO:
         self.threads = Threads(*state["threads"])
         self._return_moments.load_state_dict(state["return_moments"])
         self.updates, self._learnt, self.seconds = state["counts"]
-        self._rollouts = self._collector.load_state_dict(state["collector"])
+        self._rollouts = self._collector.load_state_dict(state["collector"], state["envs"])
         if not self._rollouts:
             self._waiting, self._return_sums = None, np.zeros_like(self._return_sums)
             return False
@@ -387,11 +396,12 @@ class PPO:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Save the policy to a folder; `shoal.learn.load` loads it."""
-        from shoal.learn.run import save_policy
+        from shoal.learn.runs.policy_file import LAST, Origin, save_policy
 
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        save_policy(path, self, {"env": self.vec.env_name, "env_kwargs": self._env_kwargs})
+        origin = Origin(self.vec.env_name or "", self._env_kwargs, steps=self.steps)
+        save_policy(path / LAST, self.policy, origin.plain())
 
     def close(self) -> None:
         """Close the vec, if the learner made it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -70,9 +70,25 @@ class PPOConfig:
     """Activation function of the layers."""
     device: str = "cpu"
     """Torch device to learn on."""
+    timeout: float | None = None
+    """Seconds that a worker process may take for a step before it counts as hanging; by default no limit.
+    With a timeout, the envs run in worker processes."""
+    on_error: Literal["raise", "restart"] = "raise"
+    """What follows if a worker process dies, hangs or its env raises. raise: training ends. restart: a new
+    process takes its place, and its envs begin new episodes."""
     torch_threads: int | None = None
     """Number of torch threads. By default one for each core if a batch is large enough and no process that
     steps envs needs the cores, else 1."""
+
+    CHANGEABLE: ClassVar[frozenset[str]] = frozenset(
+        (
+            *("total_steps", "epochs", "minibatch_size", "learning_rate", "anneal", "gamma", "gae_lambda"),
+            *("clip", "clip_value", "entropy", "value_weight", "max_grad_norm", "target_kl"),
+            *("timeout", "on_error", "torch_threads"),
+        )
+    )
+    """Settings that may change when a run is resumed. The others shape the networks, the envs or what is
+    already stored."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -94,6 +110,10 @@ class PPOConfig:
                 raise ArgumentError(f"{name}: expected at least {low}{most}, got {value!r}")
         if self.mode not in ("sync", "overlap", "async"):
             raise ArgumentError(f"mode: expected 'sync', 'overlap' or 'async', got {self.mode!r}")
+        if self.on_error not in ("raise", "restart"):
+            raise ArgumentError(f"on_error: expected 'raise' or 'restart', got {self.on_error!r}")
+        if self.timeout is not None and not self.timeout > 0:
+            raise ArgumentError(f"timeout: expected more than 0 seconds, got {self.timeout!r}")
         if self.activation not in ACTIVATIONS:
             raise ArgumentError(f"activation: expected one of {sorted(ACTIVATIONS)}, got {self.activation!r}")
 
@@ -104,7 +124,7 @@ class PPOConfig:
             if one.type == "int" or (one.type == "int | None" and value is not None):
                 good = _is_number(value) and float(value) % 1 == 0
                 wanted, value = "a whole number", int(value) if good else value
-            elif one.type == "float":
+            elif one.type == "float" or (one.type == "float | None" and value is not None):
                 good, wanted = _is_number(value), "a number"
                 value = float(value) if good else value
             elif one.type == "bool":

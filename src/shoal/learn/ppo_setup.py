@@ -25,6 +25,8 @@ def make_vec(env: Any, config: PPOConfig, env_kwargs: dict[str, Any] | None) -> 
         env_kwargs=env_kwargs,
         backend=config.backend,
         num_workers=config.num_workers,
+        timeout=config.timeout,
+        on_error=config.on_error,
         flat=True,
         copy=False,
         **asynchronous,

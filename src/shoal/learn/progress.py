@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 
@@ -31,6 +32,8 @@ class Update:
     """Figures by name: policy, value, entropy, approx_kl, clip_fraction, explained_variance, grad_norm."""
     split: dict[str, float] = field(default_factory=dict)
     """Seconds of this update by hop: wait, act, store, send, learn."""
+    evaluation: float = math.nan
+    """Mean return of the last evaluation; NaN if there was none. A run adds it."""
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from shoal.learn.ppo import PPO
+from shoal.learn.learner import Learner
 
 
 @contextmanager
-def stop_on_signals(ppo: PPO) -> Iterator[None]:
+def stop_on_signals(learner: Learner) -> Iterator[None]:
     """Make Ctrl-C and SIGTERM stop training after the current update; a second signal interrupts at once.
 
     Args:
-        ppo: Learner to stop. Only the main thread may enter the block.
+        learner: Learner to stop. Only the main thread may enter the block.
 
     Example:
         >>> from shoal.learn import PPO, PPOConfig, stop_on_signals
@@ -29,7 +29,7 @@ def stop_on_signals(ppo: PPO) -> Iterator[None]:
     def stop(*_: Any) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        ppo.stop()
+        learner.stop()
         print("shoal: stopping after this update; Ctrl-C again to stop at once", file=sys.stderr, flush=True)
 
     try:

@@ -19,7 +19,7 @@ How each space lies in a row:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import singledispatch
 from typing import Any
 
@@ -27,7 +27,8 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from shoal.errors import ArgumentError, SpaceError
+from shoal.caller_warning import warn_caller
+from shoal.errors import ArgumentError, SpaceError, UndeclaredKeyWarning
 from shoal.rows.fields import (
     Branch,
     Choice,
@@ -212,6 +213,7 @@ class Layout:
         self.size = self.nbytes if self.is_bytes else elements
         self.flat_shape = space.shape if isinstance(space, spaces.Box) else (self.size,)
         self.dtype: np.dtype[Any] = _structured(self.root, self.nbytes)
+        self._warned: set[Path] = set()  # the Dicts whose undeclared keys were reported
         # For each field inside a OneOf: the pairs (index field, choice) that select it. The field counts only
         # if they are chosen; otherwise it is 0, even if its bounds exclude 0.
         self.conditions: dict[int, list[tuple[int, int]]] = {}
@@ -292,6 +294,26 @@ class Layout:
         self.require_bytes()
         lead = rows.shape[:-1]
         return rows.view(self.flat_dtype)[..., : self.size].reshape((*lead, *self.flat_shape))
+
+    def warn_undeclared(self, node: Branch, value: Mapping[Any, Any]) -> None:
+        """Warn about the keys of an observation that its Dict space does not declare, once for each Dict.
+
+        Args:
+            node: The node of the Dict.
+            value: The dict that an env returned, or a batch of them.
+        """
+        extra = [key for key in value if key not in node.keys]
+        if not extra or node.path in self._warned:
+            return
+        self._warned.add(node.path)
+        shown = ", ".join(map(repr, extra[:10])) + (f" and {len(extra) - 10} more" if len(extra) > 10 else "")
+        several = len(extra) > 1
+        warn_caller(
+            f"{where(node.path, 'observation')}: the env returned the key{'s' * several} {shown}, which its "
+            f"Dict space does not declare. {'They are' if several else 'It is'} left out. Declared: "
+            f"{', '.join(map(repr, node.keys)) or 'none'}",
+            UndeclaredKeyWarning,
+        )
 
     # -- rows as users see them ------------------------------------------------------------------------
 

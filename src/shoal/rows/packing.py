@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -56,18 +56,26 @@ class BatchPacker:
         layout: The layout of the rows.
         rows: The byte rows of the batch.
         objects: The object columns of the rows, if the layout has objects.
+        on_undeclared: Function to call with the node of a Dict and a dict that has other keys too.
 
     Raises:
         Misfit: In `write`, if a part of the batch does not fit.
     """
 
-    def __init__(self, layout: Layout, rows: Rows, objects: NDArray[Any] | None = None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        rows: Rows,
+        objects: NDArray[Any] | None = None,
+        on_undeclared: Callable[[Branch, Mapping[Any, Any]], None] | None = None,
+    ) -> None:
+        self._on_undeclared = on_undeclared
         self.columns: Columns = layout.columns(rows, objects)
         self._root, self._count = layout.root, len(rows)
         from shoal._core import Packer
 
         self._row_writers: dict[int, Any] = {
-            node.index: Packer(layout, rows, objects, node).write
+            node.index: Packer(layout, rows, objects, node, on_undeclared).write
             for node in _leaves(layout.root)
             if isinstance(node, Choice) or node.field.kind in (Kind.TEXT, Kind.OBJECT)
         }
@@ -102,6 +110,8 @@ class BatchPacker:
         if not set(node.keys) <= got or (not node.is_dict and len(batch) != len(node.keys)):
             found = f"the keys {list(batch)}" if node.is_dict else str(len(batch))
             raise Misfit(node.path, f"expected {wanted}, got {found}", is_missing=True)
+        if isinstance(batch, Mapping) and self._on_undeclared is not None and len(got) != len(node.keys):
+            self._on_undeclared(node, batch)
 
     def _write_each(self, node: Node, batch: Any, taken: NDArray[np.bool_] | None) -> None:
         path = () if isinstance(node, Branch) else node.field.path

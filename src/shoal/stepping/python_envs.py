@@ -44,7 +44,12 @@ class Stepper:
     def __init__(self, envs: Sequence[SteppedEnv], rows: RowSlice) -> None:
         arena = rows.arena
         self._rows, self._arena, self._episodes = rows, arena, Episodes(arena, rows.mode)
-        self._packer = Packer(rows.observation, arena.observations, arena.observation_objects)
+        self._packer = Packer(
+            rows.observation,
+            arena.observations,
+            arena.observation_objects,
+            on_undeclared=rows.observation.warn_undeclared,
+        )
         self._adopt(envs)
 
     def _adopt(self, envs: Sequence[SteppedEnv]) -> None:

@@ -34,7 +34,12 @@ class NestedStepper:
         inner = self._vec.unwrapped
         self._inner = inner if isinstance(inner, VectorEnv) else None
         self._agents = len(rows.arena) // self._vec.num_envs
-        self._packer = BatchPacker(rows.observation, rows.arena.observations, rows.arena.observation_objects)
+        self._packer = BatchPacker(
+            rows.observation,
+            rows.arena.observations,
+            rows.arena.observation_objects,
+            on_undeclared=rows.observation.warn_undeclared,
+        )
         self._episodes = Episodes(rows.arena, rows.mode)
 
     def reset(

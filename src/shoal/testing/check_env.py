@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -11,9 +13,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from shoal import _core
+from shoal.errors import UndeclaredKeyWarning
 from shoal.native import is_native
 from shoal.native.single import SingleNative
-from shoal.testing.contract import require, require_equal
+from shoal.testing.contract import ContractViolation, require, require_equal
 
 # How many compiled envs run in plain Python, and for how long: several episodes, to reach late events too.
 UNCOMPILED_ENVS, UNCOMPILED_STEPS = 3, 1000
@@ -48,9 +51,23 @@ def check_env(creator: Callable[[], Any], *, steps: int = 200, seed: int = 0) ->
         if isinstance(inner, SingleNative):
             _run_checked(partial(inner.native_class, **inner.native_kwargs), steps, seed)
 
-    first, second = _trajectory(creator, steps, seed, meet), _trajectory(creator, steps, seed)
+    with _no_undeclared_keys():
+        first, second = _trajectory(creator, steps, seed, meet), _trajectory(creator, steps, seed)
     for number, (one, other) in enumerate(zip(first, second, strict=True)):
         require_equal(one, other, f"the same seed must give the same trajectory; moment {number} differs")
+
+
+@contextmanager
+def _no_undeclared_keys() -> Iterator[None]:
+    """Make the warning about undeclared keys a ContractViolation."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UndeclaredKeyWarning)
+        try:
+            yield
+        except UndeclaredKeyWarning as warning:
+            raise ContractViolation(
+                f"observations must have only keys that the observation_space declares: {warning}"
+            ) from None
 
 
 def _trajectory(

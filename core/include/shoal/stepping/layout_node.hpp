@@ -27,6 +27,7 @@ struct LayoutNode {
     std::vector<npy_intp> shape;
     const unsigned char* codes = nullptr;  // ASCII text: the code of each byte, 0 for a byte that is not allowed
     std::vector<PyObject*> keys;
+    bool reported = false;  // dict: whether keys that the space does not declare were reported
     std::vector<LayoutNode> children;
     std::vector<FieldPlace> members;  // choice: the fields of all alternatives
 };

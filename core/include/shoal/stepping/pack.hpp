@@ -13,8 +13,9 @@ namespace shoal {
 
 class Packer {
    public:
-    Packer(nb::object layout, nb::object rows, nb::object objects, nb::object node) {
+    Packer(nb::object layout, nb::object rows, nb::object objects, nb::object node, nb::object on_undeclared) {
         layout_ = holder.hold(layout);
+        if (!on_undeclared.is_none()) on_undeclared_ = holder.hold(on_undeclared);
         rows_ = holder.hold(rows);
         objects_ = holder.hold(objects);
         bytes_ = Bytes(rows, nb::cast<npy_intp>(layout.attr("nbytes")));
@@ -164,7 +165,7 @@ class Packer {
     bool write_dict(LayoutNode& node, npy_intp row, PyObject* value) {
         if (!PyDict_CheckExact(value)) {
             if (!PyDict_Check(value)) return ask_twin(node, row, value);
-            return write_items(node, row, value);
+            return write_items(node, row, value) && check_keys(node, value);
         }
         for (std::size_t i = 0; i < node.keys.size(); ++i) {
             PyObject* part = PyDict_GetItemWithError(value, node.keys[i]);
@@ -172,7 +173,15 @@ class Packer {
             // Hold a reference: writing it may run Python code, which may change the dict.
             if (!write(node.children[i], row, nb::borrow(part).ptr())) return false;
         }
-        return true;
+        return check_keys(node, value);
+    }
+
+    // Report keys that the space does not declare, once per node. All declared keys are there, so the size tells.
+    bool check_keys(LayoutNode& node, PyObject* dict) const {
+        if (PyDict_GET_SIZE(dict) == static_cast<Py_ssize_t>(node.keys.size())) return true;
+        if (!on_undeclared_ || node.reported) return true;
+        node.reported = true;
+        return own(call(on_undeclared_, node.source, dict)).is_valid();
     }
 
     bool write_tuple(LayoutNode& node, npy_intp row, PyObject* value) {
@@ -249,7 +258,8 @@ class Packer {
             if (!node.twin) {
                 nb::object twin = nb::module_::import_("shoal._core._reference").attr("Packer");
                 nb::handle layout(layout_), rows(rows_), objects(objects_), source(node.source);
-                node.twin = holder.hold(twin(layout, rows, objects, source).attr("write"));
+                nb::object report = on_undeclared_ ? nb::borrow(on_undeclared_) : nb::none();
+                node.twin = holder.hold(twin(layout, rows, objects, source, report).attr("write"));
             }
         } catch (nb::python_error& error) {
             error.restore();
@@ -262,6 +272,7 @@ class Packer {
     PyObject* layout_ = nullptr;
     PyObject* rows_ = nullptr;
     PyObject* objects_ = nullptr;
+    PyObject* on_undeclared_ = nullptr;
     Bytes bytes_;
     LayoutNode root_;
 };

@@ -10,8 +10,9 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 import shoal
-from shoal.errors import ArgumentError
+from shoal.errors import RunError
 from shoal.learn import PPO, PPOConfig, Run, evaluate, load, resume
+from shoal.learn.runs import run as run_module
 
 QUICK = {"num_envs": 8, "horizon": 16, "minibatch_size": 64, "epochs": 2, "hidden": (16, 16)}
 
@@ -39,9 +40,9 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path, mode, lstm, env):
         ppo.train(lambda update: update.updates == 5 and ppo.stop())
         assert ppo.updates < expected.updates
         assert run.save()
-    resumed = resume(tmp_path / "run")
-    with (again := resumed.ppo):
-        assert (resumed.env, resumed.env_kwargs, resumed.exact) == (env, {}, True)
+    with resume(tmp_path / "run") as resumed:
+        again = resumed.learner
+        assert (resumed.about.env, resumed.about.env_kwargs, resumed.restored.exact) == (env, {}, True)
         assert again.steps == ppo.steps
         found = again.train()
         assert same(weights(again), weights(whole))
@@ -64,24 +65,23 @@ def interrupted(folder, env, updates=5, **settings):
 def test_a_run_goes_on_exactly_on_another_number_of_cores(tmp_path, monkeypatch):
     ppo = interrupted(tmp_path, "CartPole-v1", num_workers=3)
     monkeypatch.setattr("shoal.making.usable_cores", lambda: 1)
-    with (found := resume(tmp_path)).ppo as again:
-        assert found.exact
-        assert again.vec.num_workers == 3
-        assert again.threads == ppo.threads
+    with resume(tmp_path) as run:
+        assert run.restored.exact
+        assert run.learner.vec.num_workers == 3
+        assert run.learner.threads == ppo.threads
 
 
-def test_a_run_goes_on_with_new_episodes_if_its_vec_was_another(tmp_path):
+def test_a_run_goes_on_with_new_episodes_if_its_vec_was_another(tmp_path, monkeypatch):
+    settings = run_module._vec_settings
+    monkeypatch.setattr(run_module, "_vec_settings", lambda vec: {**settings(vec), "num_workers": 1})
     with shoal.Multiprocessing(
         lambda: gymnasium.make("CartPole-v1"), 8, num_workers=2, flat=True, episode_stats=True
     ) as vec:
         ppo = interrupted(tmp_path, vec)
-        saved = torch.load(tmp_path / "checkpoint.pt", weights_only=False)
-        saved["config"]["num_workers"] = 1
-        torch.save(saved, tmp_path / "checkpoint.pt")
-    with (found := resume(tmp_path)).ppo as again:
-        assert not found.exact
-        assert same(weights(again), weights(ppo))
-        assert again.train().steps >= 1500
+    with resume(tmp_path) as run:
+        assert not run.restored.exact
+        assert same(weights(run.learner), weights(ppo))
+        assert run.learner.train(run).steps >= 1500
 
 
 def test_the_state_of_a_learner_stays_as_it_was(tmp_path):
@@ -111,7 +111,7 @@ class Talkative(gymnasium.Wrapper):
 def test_infos_are_nobodys_business(tmp_path):
     with shoal.Serial(Talkative, 8, flat=True) as vec:
         interrupted(tmp_path, vec)
-    assert (tmp_path / "checkpoint.pt").exists()
+    assert (tmp_path / "checkpoint.safetensors").exists()
 
 
 class Unpicklable(gymnasium.Env):
@@ -139,8 +139,10 @@ def test_envs_that_cannot_be_saved_are_told_of(tmp_path):
     ):
         ppo.train(lambda update: ppo.stop())
         assert not run.save()
+        state = ppo.state_dict()
+    assert not list(tmp_path.glob("*.pickle"))
     with shoal.Serial(Unpicklable, 8, flat=True) as vec, PPO(vec, config()) as again:
-        state = torch.load(tmp_path / "checkpoint.pt", weights_only=False)["state"]
+        assert state["envs"] is None
         assert not again.load_state_dict(state)
         assert same(weights(again), weights(ppo))
         assert again.train().steps >= 1500
@@ -153,7 +155,7 @@ def test_what_a_run_writes(tmp_path):
     with PPO("shoal/CartPole-v1", config()) as ppo, Run(tmp_path, ppo, "shoal/CartPole-v1") as run:
         result = ppo.train(run)
         told = run.history()
-    assert (tmp_path / "policy.pt").exists()
+    assert (tmp_path / "policy.safetensors").exists()
     asked = json.loads((tmp_path / "config.json").read_text())
     assert (asked["algorithm"], asked["env"], asked["config"]["horizon"]) == ("ppo", "shoal/CartPole-v1", 16)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -194,9 +196,9 @@ def test_a_run_that_was_killed_has_no_update_twice(tmp_path):
 
         with pytest.raises(KeyboardInterrupt, match="killed"):
             ppo.train(told)
-        run._saved_updates = ppo.updates  # as if the process had ended
-    found = resume(tmp_path, total_steps=2000)
-    with found.ppo as ppo, Run(tmp_path, ppo, found.env, resumed=True) as run:
+        run._close(save=False)  # as if the process had ended
+    with resume(tmp_path, total_steps=2000) as run:
+        ppo = run.learner
         assert ppo.updates == 5
         ppo.train(run)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -209,55 +211,47 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     whole = metrics.read_text()
     metrics.write_text(whole + '{"steps": 12')
-    with (found := resume(tmp_path)).ppo as ppo, Run(tmp_path, ppo, found.env, resumed=True) as run:
+    with resume(tmp_path) as run:
         assert metrics.read_text() == whole
         assert len(run.history()) == 5
-
-
-def test_a_damaged_file_is_named(tmp_path):
-    interrupted(tmp_path, "shoal/CartPole-v1")
-    for name, read in (("policy.pt", load), ("checkpoint.pt", resume)):
-        path = tmp_path / name
-        path.write_bytes(path.read_bytes()[:2000])
-        with pytest.raises(
-            ArgumentError, match=f"{name}: expected a file that torch.save wrote, got a damaged"
-        ):
-            read(tmp_path)
+        assert run.damaged_lines == 1
 
 
 def test_a_run_goes_on_with_other_threads_if_asked(tmp_path):
     interrupted(tmp_path, "shoal/CartPole-v1", updates=1, torch_threads=2)
-    with resume(tmp_path).ppo as ppo:
-        assert ppo.threads.learning == 2
-    with resume(tmp_path, torch_threads=1).ppo as ppo:
-        assert ppo.threads.learning == 1
+    with resume(tmp_path) as run:
+        assert run.learner.threads.learning == 2
+    with resume(tmp_path, torch_threads=1) as run:
+        assert run.learner.threads.learning == 1
 
 
 def test_a_folder_holds_one_run(tmp_path):
     with PPO("shoal/CartPole-v1", config()) as ppo:
         Run(tmp_path, ppo, "shoal/CartPole-v1").close()
-        with pytest.raises(ArgumentError, match="contains a run already"):
+        with pytest.raises(RunError, match="contains a run already"):
             Run(tmp_path, ppo, "shoal/CartPole-v1")
         with pytest.raises(TypeError, match="env: expected a name, by which the run can be resumed"):
             Run(tmp_path / "new", ppo, type(ppo))
     for folder, why in ((tmp_path / "none", "does not exist"), (tmp_path / "config.json", "is a file")):
-        with pytest.raises(ArgumentError, match=f"expected the folder of a run, but it {why}"):
-            load(folder)
-    (tmp_path / "policy.pt").unlink()
-    with pytest.raises(ArgumentError, match=r"but it has no policy\.pt"):
+        for read in (load, resume):
+            with pytest.raises(RunError, match=f"expected the folder of a run, but it {why}"):
+                read(folder)
+    (tmp_path / "policy.safetensors").unlink()
+    with pytest.raises(RunError, match=r"but it has no policy\.safetensors"):
         load(tmp_path)
 
 
 def test_a_run_that_saved_nothing_is_in_nobodys_way(tmp_path):
     with PPO("shoal/CartPole-v1", config()) as ppo:
         run = Run(tmp_path, ppo, "shoal/CartPole-v1")
-        run._metrics.write("half a line")
-        run._saved_updates = ppo.updates  # as if the process had been killed
-        run.close()
+        run._close(save=False)  # as if the process had been killed
+        (tmp_path / "metrics.jsonl").write_text("half a line")
+        (tmp_path / "policy.safetensors.part").write_text("half a policy")
         with Run(tmp_path, ppo, "shoal/CartPole-v1") as run:
             ppo.train(lambda update: (run(update), ppo.stop()))
             # Saved after the first update already, and written down so that others can read it.
-            assert (tmp_path / "checkpoint.pt").exists()
+            assert (tmp_path / "checkpoint.safetensors").exists()
+            assert not list(tmp_path.glob("*.part"))
             assert json.loads((tmp_path / "metrics.jsonl").read_text())["updates"] == 1
 
 

@@ -1,0 +1,267 @@
+"""Record one episode of a policy, and write it as a GIF or an MP4."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ArgumentError, MissingExtra, ShoalError
+from shoal.stepping.env_faults import summary_of
+
+if TYPE_CHECKING:
+    from shoal.learn import Policy
+    from shoal.vector.vec import VectorEnv
+
+Frame = NDArray[np.uint8]
+"""A picture of shape (height, width, 3)."""
+
+NEEDED = {".gif": (("PIL",), "cli"), ".mp4": (("imageio", "imageio_ffmpeg"), "video")}  # packages, extra
+MOST_GIF_FRAMES = 600  # a GIF is made of frames in memory; an MP4 is encoded while the policy plays
+SMALLEST_SIDE = 64  # pixels of a frame in an MP4: some players do not show smaller videos
+DEFAULT_RATE, FASTEST_RATE = 30.0, 240.0  # frames per second
+
+
+def check_path(path: Path) -> None:
+    """Check that a replay can be written to a path.
+
+    Raises:
+        ArgumentError: If the path ends in neither .gif nor .mp4, or is not a file in a folder.
+        MissingExtra: If a package for it is not installed.
+    """
+    if path.suffix not in NEEDED:
+        raise ArgumentError(f"--replay: expected a file.gif or a file.mp4, got {path}")
+    if path.is_dir() or any(parent.exists() and not parent.is_dir() for parent in path.absolute().parents):
+        raise ArgumentError(f"--replay: expected a file in a folder, got {path}")
+    packages, extra = NEEDED[path.suffix]
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(f'--replay: {path} needs {package}: pip install "shoal[{extra}]"')
+
+
+def check_env_draws(env: str, env_kwargs: Mapping[str, Any]) -> None:
+    """Check that an env draws frames: make it, reset it, and draw its first frame.
+
+    Raises:
+        ArgumentError: If it does not; the message has the env's own error.
+    """
+    # An env that does not know the render mode may warn first. The error says the same.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with _drawing(env, env_kwargs) as vec:
+            vec.reset(seed=0)
+            _draw(vec, env)
+
+
+def write_replay(
+    path: Path,
+    policy: Policy,
+    env: str,
+    env_kwargs: Mapping[str, Any],
+    *,
+    seed: int,
+    deterministic: bool = True,
+) -> None:
+    """Play one episode, and write it as a GIF or an MP4, by the ending of the path.
+
+    Raises:
+        ArgumentError: If the path has another ending, or the env does not draw frames of one size.
+        MissingExtra: If a package is not installed.
+    """
+    check_path(path)
+    with _drawing(env, env_kwargs) as vec, _replacing(path) as unfinished:
+        rate = _rate(vec.metadata)
+        if path.suffix == ".gif":
+            frames: list[Frame] = []
+            _play(policy, vec, env, frames.append, MOST_GIF_FRAMES, seed, deterministic)
+            write_gif(unfinished, frames, rate)
+        else:
+            with closing(Mp4(unfinished, rate)) as video:
+                _play(policy, vec, env, video.append, None, seed, deterministic)
+
+
+def write_gif(path: Path, frames: list[Frame], rate: float) -> None:
+    """Write frames as a GIF that loops."""
+    from PIL import Image
+
+    images = [Image.fromarray(frame) for frame in frames]
+    # One palette for all frames, made from at most eight of them. A palette per frame takes 15 times as long.
+    some = [frame.reshape(1, -1, 3) for frame in frames[:: -(-len(frames) // 8)]]
+    palette = Image.fromarray(np.concatenate(some, axis=1)).quantize(256)
+    pictures = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+    pictures[0].save(
+        path, save_all=True, append_images=pictures[1:], duration=max(20, round(1000 / rate)), loop=0
+    )
+
+
+class Mp4:
+    """Writes frames as an MP4 that browsers play: H.264 with 4:2:0 chroma, the index at the beginning.
+
+    Args:
+        path: The file to write.
+        rate: Frames per second.
+    """
+
+    def __init__(self, path: Path, rate: float) -> None:
+        import imageio.v2 as imageio
+
+        self._writer: Any = imageio.get_writer(
+            path,
+            fps=rate,
+            codec="libx264",
+            pixelformat="yuv420p",
+            macro_block_size=1,  # otherwise imageio scales the frames; `append` makes the sides even
+            output_params=["-movflags", "+faststart"],
+        )
+
+    def append(self, frame: Frame) -> None:
+        """Encode a frame. Small ones are magnified, and 4:2:0 chroma needs even sides."""
+        times = -(-SMALLEST_SIDE // min(frame.shape[:2]))
+        large = frame.repeat(times, 0).repeat(times, 1)
+        height, width = large.shape[:2]
+        self._writer.append_data(np.pad(large, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge"))
+
+    def close(self) -> None:
+        """End the file."""
+        self._writer.close()
+
+
+def to_frame(drawn: Any, env: str) -> Frame:
+    """Convert what an env's render() returned to a frame.
+
+    Grey, RGB and RGBA pictures are taken: integers from 0 to 255, floats from 0 to 1, or booleans.
+
+    Raises:
+        ArgumentError: If it is no such picture.
+    """
+    if drawn is None:
+        raise _no_frame(env, "render() returned None")
+    array = np.asarray(None)
+    if isinstance(drawn, (np.ndarray, list, tuple)):
+        with suppress(ValueError):  # lists of different lengths
+            array = np.asarray(drawn)
+    kind = array.dtype.kind
+    if kind not in "buif":
+        raise _no_frame(env, f"render() returned a {type(drawn).__name__}")
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or 0 in array.shape:
+        raise _no_frame(env, f"render() returned an array of shape {np.shape(drawn)}")
+    array = np.broadcast_to(array, (*array.shape[:2], 3)) if array.shape[2] == 1 else array[:, :, :3]
+    if array.dtype == np.uint8:
+        return np.ascontiguousarray(array)
+    highest = 255 if kind in "ui" else 1
+    # This form refuses NaN too.
+    if not (array.min() >= 0 and array.max() <= highest):
+        wrong = f"from {array.min():g} to {array.max():g}"
+        raise _no_frame(env, f"render() returned {array.dtype} {wrong}, expected 0 to {highest}")
+    scaled = array if highest == 255 else np.round(array.astype(np.float64) * 255)
+    return np.ascontiguousarray(scaled.astype(np.uint8))
+
+
+# ------------------------------------------------------------------------------------------------ playing
+
+
+@contextmanager
+def _drawing(env: str, env_kwargs: Mapping[str, Any]) -> Iterator[VectorEnv]:
+    """Make one env that draws frames, and close it at the end."""
+    from shoal.vector import make
+
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # without a screen, SDL would fail otherwise
+    try:
+        vec = make(env, 1, env_kwargs=env_kwargs, flat=True, render_mode="rgb_array")
+    except MissingExtra:
+        raise
+    except Exception as error:
+        # Training made the same env without render_mode, so this is what it does not take.
+        problem = str(error) if isinstance(error, ShoalError) else summary_of(error)
+        raise _no_frame(env, problem) from error
+    with vec:
+        yield vec
+
+
+def _play(
+    policy: Policy,
+    vec: VectorEnv,
+    env: str,
+    take: Callable[[Frame], None],
+    most: int | None,
+    seed: int,
+    deterministic: bool,
+) -> None:
+    """Play one episode, and pass its first `most` frames to `take`; all of them if it is None."""
+    from shoal.learn.evaluate import evaluate
+
+    shape: tuple[int, ...] | None = None
+    count = 0
+
+    def look(vec: VectorEnv) -> None:
+        nonlocal shape, count
+        if most is not None and count >= most:
+            return
+        frame = _draw(vec, env)
+        shape, count = shape or frame.shape, count + 1
+        if frame.shape != shape:
+            raise ArgumentError(
+                f"--replay: {env}: expected frames of one size, got {_size(frame.shape)} in frame {count}, "
+                f"and {_size(shape)} before"
+            )
+        take(frame)
+
+    evaluate(policy, vec, 1, deterministic=deterministic, seed=seed, on_step=look)
+
+
+def _draw(vec: VectorEnv, env: str) -> Frame:
+    try:
+        drawn = vec.render()
+    except (NotImplementedError, ImportError, gymnasium.error.Error) as error:
+        raise _no_frame(env, summary_of(error)) from error
+    except AttributeError as error:
+        if error.name != "render":  # a mistake inside the env's render()
+            raise
+        raise _no_frame(env, "it has no render()") from error
+    return to_frame(drawn[0] if drawn else None, env)
+
+
+def _no_frame(env: str, problem: str) -> ArgumentError:
+    return ArgumentError(
+        f"--replay: {env} draws no frames: {problem.rstrip('.')}. A replay needs an env that takes "
+        "render_mode='rgb_array' and whose render() returns pictures"
+    )
+
+
+def _rate(metadata: Mapping[str, Any]) -> float:
+    """Return the frames per second that an env declares; the default if that is no usable number."""
+    try:
+        rate = float(metadata.get("render_fps") or DEFAULT_RATE)
+    except (TypeError, ValueError):
+        return DEFAULT_RATE
+    return min(rate, FASTEST_RATE) if math.isfinite(rate) and rate > 0 else DEFAULT_RATE
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return f"{shape[1]} x {shape[0]} pixels"
+
+
+# ------------------------------------------------------------------------------------------------ writing
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Write to another file first, so that a failure leaves an older replay as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        yield unfinished
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Runs on disk: a folder for each run, safe to open and durable."""

@@ -1,0 +1,475 @@
+"""Runs: a learner, and the folder that holds all that it has learnt.
+
+config.json             algorithm, env, settings and versions, for people and other programs
+metrics.jsonl           one line per update, append-only
+evaluations.jsonl       one line per evaluation, append-only
+events.out.*            the same metrics for TensorBoard, under CleanRL's names
+policy.safetensors      the policy; read by `load`
+best.safetensors        the policy of the best evaluation
+checkpoint.safetensors  the whole state of the learner, without its envs; read by `resume`
+envs-*.pickle           the snapshot of the envs that belongs to the checkpoint; only `resume` reads it
+run.lock                the lock of the process that writes to the folder
+
+Nothing but ``envs-*.pickle`` can run code when it is read. A snapshot has its digest in its name, and the
+checkpoint says which one it needs. So a kill between two writes leaves the old checkpoint with its snapshot.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import pickle
+import time
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from shoal.errors import ArgumentError, ArgumentTypeError, RunError
+from shoal.learn.learner import Learner
+from shoal.learn.policy import EncoderOrMaker
+from shoal.learn.ppo import PPO
+from shoal.learn.progress import Update
+from shoal.learn.runs.evaluations import Evaluator
+from shoal.learn.runs.files import digest_of, read_file, remove_parts, write_file
+from shoal.learn.runs.lock import Lock
+from shoal.learn.runs.metrics import EVALUATIONS, UPDATES, Board, Lines, figures_of, read_lines, update_from
+from shoal.learn.runs.policy_file import BEST, LAST, Origin, check_folder, save_policy
+from shoal.learn.runs.tensor_file import interpreting, read_tensor_file, write_tensor_file
+from shoal.registry import names_code
+from shoal.vector.multiprocessing import Multiprocessing
+from shoal.vector.vec import VectorEnv
+
+LEARNERS: dict[str, Any] = {PPO.algorithm: PPO}
+
+CHECKPOINT, CONFIG = "checkpoint.safetensors", "config.json"
+WITHOUT_CHECKPOINT = (
+    f"If {LAST} is whole, the policy can still be used (shoal eval, shoal.learn.load). To train, begin anew "
+    "in another folder"
+)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Settings of a run that do not change what is learnt."""
+
+    checkpoint_seconds: float = 60.0
+    """Seconds between two checkpoints. One is also written after the first update and at the end."""
+    eval_every: int = 0
+    """Number of steps between two evaluations with the likeliest actions, on envs of their own; 0 for none.
+    The policy with the largest mean return is kept."""
+    eval_episodes: int = 20
+    """Number of episodes of an evaluation."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("checkpoint_seconds", 0), ("eval_every", 0), ("eval_episodes", 1)):
+            if not getattr(self, name) >= least:
+                raise ArgumentError(f"{name}: expected at least {least}, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True)
+class About:
+    """What a run is about, apart from its learner."""
+
+    env: str
+    """Name of the env."""
+    env_kwargs: dict[str, Any]
+    """Arguments for the env, of types that JSON has."""
+    encoder: str = ""
+    """Name of the encoder, such as ``path/to/file.py:Class``; "" for the default encoder."""
+    options: RunOptions = field(default_factory=RunOptions)
+    """Settings of the run."""
+    changes: tuple[dict[str, Any], ...] = ()
+    """What was changed each time the run was resumed: the steps, and old and new values by setting."""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """How a run was resumed."""
+
+    exact: bool
+    """Whether the envs continue their episodes; False if they begin new ones."""
+    snapshot: str
+    """Name of the file from which the envs were restored; "" if they were not."""
+    changed: dict[str, list[Any]]
+    """Old and new value of each setting that is new."""
+
+
+class Run:
+    """Writer of a run folder. Pass it to `PPO.train` as `on_update`.
+
+    A run holds the lock of its folder until it is closed. `resume` returns a run that goes on.
+
+    Args:
+        folder: Folder to write; it must not contain another run.
+        learner: Learner to save.
+        env: Name of the env, from which `resume` makes it again.
+        env_kwargs: Arguments for the env, of types that JSON has.
+        options: Settings of the run.
+        encoder: Name of the learner's encoder, such as ``path/to/file.py:Class``; it is only written down.
+
+    Attributes:
+        folder: The folder.
+        learner: The learner.
+        about: What the run is about: names of env and encoder, options, changes.
+        restored: How the run was resumed; None for a new run.
+        damaged_lines: Number of lines of metrics that were damaged and have been removed.
+        evaluation: The figures of the last evaluation; None before the first.
+
+    Raises:
+        RunError: If the folder contains a run already, or if another process writes to it.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        learner: Learner,
+        env: str,
+        env_kwargs: dict[str, Any] | None = None,
+        options: RunOptions | None = None,
+        *,
+        encoder: str = "",
+    ) -> None:
+        if not isinstance(env, str):
+            raise ArgumentTypeError(
+                "env: expected a name, by which the run can be resumed, such as path/to/file.py:Class, got "
+                f"{env!r}"
+            )
+        try:
+            json.dumps(env_kwargs)
+        except (TypeError, ValueError) as error:
+            raise ArgumentTypeError(
+                f"env_kwargs: expected types that JSON has, by which the run can be resumed: {error}"
+            ) from error
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = Lock(folder)
+        try:
+            if (folder / CHECKPOINT).exists() or (folder / LAST).exists():
+                raise RunError(
+                    f"{folder} contains a run already: choose another folder, or resume it (--resume; "
+                    "in Python shoal.learn.resume)"
+                )
+            # A run that was killed in its first update has no checkpoint, so its files can be removed.
+            for pattern in (UPDATES, EVALUATIONS, BEST, "events.out.tfevents.*", "envs-*.pickle"):
+                for left in folder.glob(pattern):
+                    left.unlink()
+            self._open(folder, lock, learner, About(env, env_kwargs or {}, encoder, options or RunOptions()))
+        except BaseException:
+            lock.release()
+            raise
+
+    def _open(
+        self, folder: Path, lock: Lock, learner: Learner, about: About, restored: Restored | None = None
+    ) -> None:
+        """Open all files of the folder, whose lock is held."""
+        self.folder, self.learner, self.about, self.restored = folder, learner, about, restored
+        self._lock = lock
+        remove_parts(folder)
+        write_file(folder / CONFIG, json.dumps(self._described(), indent=2).encode())
+        options = about.options
+        self._updates = Lines(folder / UPDATES, learner.updates)
+        self._evaluations = Lines(folder / EVALUATIONS, learner.updates) if options.eval_every else None
+        self.damaged_lines = self._updates.damaged
+        self._board = Board(folder, None if restored is None else learner.steps)
+        self._evaluator = Evaluator(folder, self._origin(), options.eval_every, options.eval_episodes)
+        self.evaluation: dict[str, Any] | None = None
+        self._saved, self._saved_updates = time.monotonic(), -1 if restored is None else learner.updates
+        self._envs_are_saved = restored is None or restored.exact
+        self._closed = False
+
+    def _described(self) -> dict[str, Any]:
+        """Return what ``config.json`` holds."""
+        return {
+            "algorithm": self.learner.algorithm,
+            **asdict(self.about),
+            "config": asdict(self.learner.config),
+            "threads": self.learner.threads._asdict(),
+            "versions": {name: importlib.metadata.version(name) for name in ("shoal", "torch")},
+        }
+
+    def _origin(self) -> Origin:
+        """Return where the policy comes from, as it is now."""
+        return Origin(self.about.env, self.about.env_kwargs, self.about.encoder, self.learner.steps)
+
+    def history(self) -> list[Update]:
+        """Read the updates in the folder, including those before a resume."""
+        self._updates.flush()
+        lines, _ = read_lines(self.folder / UPDATES)
+        found = (update_from(line, self.learner.config.total_steps) for line in lines)
+        return [update for update in found if update is not None]
+
+    def __call__(self, update: Update) -> None:
+        """Write an update to the folder; evaluate and save if that is due."""
+        self._updates.append(figures_of(update))
+        self._board.update(update)
+        if self._evaluator.is_due(update.steps):
+            self._evaluate(update)
+        passed = time.monotonic() - self._saved
+        if self._saved_updates < 0 or passed >= self.about.options.checkpoint_seconds:
+            self.save()
+
+    def _evaluate(self, update: Update) -> None:
+        assert self._evaluations is not None
+        found = self._evaluator.evaluate(self.learner.policy, self._origin())
+        self.evaluation = {
+            "steps": update.steps,
+            "updates": update.updates,
+            "mean_return": found.mean_return,
+            "std_return": found.std_return,
+            "mean_length": float(found.lengths.mean()),
+            "episodes": found.episodes,
+        }
+        self._evaluations.append(self.evaluation)
+        self._board.add({"eval/episodic_return": found.mean_return}, update.steps)
+
+    @property
+    def best_return(self) -> float | None:
+        """Largest mean return of an evaluation; None before the first."""
+        return self._evaluator.best
+
+    def save(self) -> bool:
+        """Save policy and learner; return False if the envs are not saved, because they cannot be pickled."""
+        learner = self.learner
+        if self._saved_updates == learner.updates:
+            return self._envs_are_saved
+        self._updates.sync()
+        if self._evaluations is not None:
+            self._evaluations.sync()
+        state = learner.state_dict()
+        envs = self._save_envs(state.pop("envs"))
+        write_tensor_file(
+            self.folder / CHECKPOINT,
+            {
+                "algorithm": learner.algorithm,
+                "about": asdict(self.about),
+                "config": {**asdict(learner.config), **_vec_settings(learner.vec)},
+                "own_encoder": learner.policy.own_encoder,
+                "envs": envs,
+                "state": state,
+            },
+        )
+        for old in self.folder.glob("envs-*.pickle"):
+            if envs is None or old.name != envs["file"]:
+                old.unlink()
+        save_policy(self.folder / LAST, learner.policy, self._origin())
+        self._saved, self._saved_updates = time.monotonic(), learner.updates
+        self._envs_are_saved = envs is not None
+        return self._envs_are_saved
+
+    def _save_envs(self, snapshot: Any) -> dict[str, str] | None:
+        """Write the snapshot of the envs to a file; return its name and digest."""
+        if snapshot is None:
+            return None
+        content = pickle.dumps(snapshot, protocol=5)
+        digest = digest_of(content)
+        name = f"envs-{digest[:16]}.pickle"
+        write_file(self.folder / name, content)
+        return {"file": name, "sha256": digest}
+
+    def close(self) -> None:
+        """Save the updates since the last checkpoint, and close all files; close a resumed learner too."""
+        self._close(save=True)
+
+    def _close(self, *, save: bool) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        files: list[Any] = [self._updates, self._board, self._evaluator]
+        if self._evaluations is not None:
+            files.append(self._evaluations)
+        closing: list[Any] = [self.save] if save else []
+        closing += [*(each.close for each in files), self._lock.release]
+        if self.restored is not None:  # then the run made its learner
+            closing.append(self.learner.close)
+        _call_all(closing)
+
+    def __enter__(self) -> Self:
+        """Return the run itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close the run; after an error, do not save again."""
+        try:
+            self._close(save=kind is None)
+        except Exception:
+            if kind is None:  # else the first error is the one to tell
+                raise
+
+
+def _call_all(functions: list[Any]) -> None:
+    """Call all functions, even if some of them raise; then raise the first error."""
+    error: BaseException | None = None
+    for function in functions:
+        try:
+            function()
+        except BaseException as raised:
+            error = error or raised
+    if error is not None:
+        raise error
+
+
+def _vec_settings(vec: VectorEnv) -> dict[str, Any]:
+    """Return settings that make an equal vec on any machine, so that a snapshot of its envs fits."""
+    backend = type(vec).__name__.lower()
+    return {
+        "num_envs": vec.num_rows // vec.agents_per_env,
+        "backend": backend if backend in ("serial", "multiprocessing", "native") else "auto",
+        "num_workers": vec.num_workers if isinstance(vec, Multiprocessing) else None,
+    }
+
+
+def resume(
+    run: str | os.PathLike[str],
+    *,
+    env: str | None = None,
+    encoder: EncoderOrMaker | None = None,
+    fresh_episodes: bool = False,
+    options: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Run:
+    """Go on with a run from its last checkpoint.
+
+    The snapshot of the envs is a pickle, which can run code: resume only runs that you trust, or with
+    ``fresh_episodes=True``.
+
+    Args:
+        run: Run folder.
+        env: Name of the env. Needed if the env is in a Python file or in a module: such code is run only if
+            you name it.
+        encoder: Module like the one that the policy was trained with, or its class, if it was not the default
+            encoder.
+        fresh_episodes: Whether to begin new episodes instead of reading the snapshot of the envs.
+        options: Fields of `RunOptions` to change.
+        **changes: Settings to change, such as ``total_steps=1_000_000``. The config's `CHANGEABLE` lists
+            those that can change. The result then differs from that of a run that had them from the start.
+
+    Returns:
+        The run, with its learner in ``run.learner``. Closing it closes the learner.
+
+    Raises:
+        RunError: If the folder has no checkpoint, if a file is damaged, or if another process writes to it.
+        ArgumentError: If a setting cannot be changed.
+
+    Example:
+        >>> import tempfile
+        >>> from shoal.learn import PPO, PPOConfig, Run, resume
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with PPO("shoal/CartPole-v1", PPOConfig(total_steps=2048)) as ppo:
+        ...         with Run(folder, ppo, "shoal/CartPole-v1") as run:
+        ...             result = ppo.train(run)
+        ...     with resume(folder, total_steps=4096) as run:
+        ...         result = run.learner.train(run)
+        >>> result.steps >= 4096
+        True
+    """
+    folder = Path(run)
+    check_folder(folder)
+    path = folder / CHECKPOINT
+    if not path.exists():
+        raise RunError(f"{folder}: expected the folder of a run, but it has no {CHECKPOINT}")
+    lock = Lock(folder)
+    try:
+        return _resume(folder, lock, env, encoder, fresh_episodes, options or {}, changes)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _resume(
+    folder: Path,
+    lock: Lock,
+    env: str | None,
+    encoder: EncoderOrMaker | None,
+    fresh_episodes: bool,
+    options: dict[str, Any],
+    changes: dict[str, Any],
+) -> Run:
+    path = folder / CHECKPOINT
+    saved = read_tensor_file(path, WITHOUT_CHECKPOINT)
+    with interpreting(path, WITHOUT_CHECKPOINT):
+        learner_class = LEARNERS[saved["algorithm"]]
+        before = learner_class.config_class.of(saved["config"])
+        about = About(**{**saved["about"], "options": RunOptions(**saved["about"]["options"])})
+        state, snapshot, own_encoder = dict(saved["state"]), saved["envs"], bool(saved["own_encoder"])
+        done = int(state["collector"]["steps"])
+    _check_code(folder, about, env, encoder, own_encoder=own_encoder)
+    config = _changed(before, changes, done)
+    changed = {
+        name: [value, getattr(config, name)]
+        for name, value in vars(before).items()
+        if value != getattr(config, name)
+    }
+    about = replace(
+        about,
+        env=env or about.env,
+        options=replace(about.options, **options),
+        changes=(*about.changes, *([{"steps": done, "changed": changed}] if changed else [])),
+    )
+    state["envs"] = None if fresh_episodes or snapshot is None else _read_envs(folder, snapshot)
+    learner = learner_class(about.env, config, env_kwargs=about.env_kwargs, encoder=encoder)
+    try:
+        threads = learner.threads
+        with interpreting(path, WITHOUT_CHECKPOINT):
+            exact = learner.load_state_dict(state)
+        if "torch_threads" in changed:
+            learner.threads = threads
+        run = Run.__new__(Run)
+        restored = Restored(exact, snapshot["file"] if exact else "", changed)
+        run._open(folder, lock, learner, about, restored)
+    except BaseException:
+        learner.close()
+        raise
+    return run
+
+
+def _check_code(
+    folder: Path, about: About, env: str | None, encoder: EncoderOrMaker | None, *, own_encoder: bool
+) -> None:
+    """Raise an `ArgumentError` if the run needs code that the user has not named."""
+    if env is None and names_code(about.env):
+        raise ArgumentError(
+            f"{folder}: the env of this run is code, {about.env}, which is run only if you name it: "
+            f"--env {about.env} (in Python env=...)"
+        )
+    if own_encoder and encoder is None:
+        name = about.encoder or "FILE.py:CLASS"
+        raise ArgumentError(
+            f"{folder}: this run has an encoder of its own, {name}, which is run only if you name it: "
+            f"--encoder {name} (in Python encoder=...)"
+        )
+
+
+def _changed(before: Any, changes: dict[str, Any], done: int) -> Any:
+    """Return a config with other settings, if they may change."""
+    config = type(before).of({**vars(before), **changes})
+    for name in changes:
+        if getattr(config, name) != getattr(before, name) and name not in config.CHANGEABLE:
+            raise ArgumentError(
+                f"{name}: the run was begun with {getattr(before, name)!r}, and this cannot change; what can "
+                f"change: {', '.join(sorted(config.CHANGEABLE))}"
+            )
+    if config.total_steps < done and config.total_steps != before.total_steps:
+        raise ArgumentError(
+            f"total_steps: expected at least the {done:,} steps of the run, got {config.total_steps:,}"
+        )
+    return config
+
+
+def _read_envs(folder: Path, described: Any) -> Any:
+    """Read the snapshot of the envs, if it is the one that belongs to the checkpoint."""
+    remedy = "To resume with new episodes instead: --fresh-episodes (in Python fresh_episodes=True)"
+    with interpreting(folder / CHECKPOINT, WITHOUT_CHECKPOINT):
+        name, digest = str(described["file"]), str(described["sha256"])
+        if Path(name).name != name:
+            raise ValueError(f"{name!r} is not the name of a file")
+    content = read_file(folder / name, remedy)
+    if digest_of(content) != digest:
+        raise RunError(
+            f"{folder / name}: expected the snapshot of the checkpoint, got a damaged file. {remedy}"
+        )
+    try:
+        return pickle.loads(content)
+    except Exception as error:  # such as a class that this version of a package does not have
+        what = f"{type(error).__name__}: {error}"
+        raise RunError(f"{folder / name}: cannot make the envs of it ({what}). {remedy}") from error

@@ -1,0 +1,137 @@
+"""Damaged files are noticed and named; metrics never block a resume."""
+
+import json
+import random
+import shutil
+
+import pytest
+
+from shoal.errors import RunError
+from shoal.learn import load, resume
+from shoal.learn.runs.tensor_file import write_tensor_file
+from tests.learn.runs.folders import evaluated_run
+
+# One process of pytest's runs the tests of this run, so that it is trained once.
+pytestmark = pytest.mark.xdist_group("a run to damage")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("damaged") / "run"
+    evaluated_run(folder)
+    return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def load_best(folder):
+    return load(folder, best=True)
+
+
+def resume_and_close(folder):
+    resume(folder).close()
+
+
+READERS = [
+    ("policy.safetensors", load, "resuming it writes this file again"),
+    ("best.safetensors", load_best, r"The last policy of the run is in policy\.safetensors"),
+    ("checkpoint.safetensors", resume_and_close, "the policy can still be used"),
+    ("envs-*.pickle", resume_and_close, "To resume with new episodes instead: --fresh-episodes"),
+]
+
+
+def damages(content):
+    """Content that is empty, cut off, or has one bit flipped."""
+    chance = random.Random(0)
+    yield b""
+    for length in (1, 8, 100, len(content) // 2, len(content) - 1):
+        yield content[:length]
+    places = [0, 7, 8, 9, len(content) - 1, *(chance.randrange(len(content)) for _ in range(60))]
+    places += [chance.randrange(min(3000, len(content))) for _ in range(60)]  # the header
+    for place in places:
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << chance.randrange(8)
+        yield bytes(flipped)
+
+
+@pytest.mark.parametrize(("pattern", "read", "remedy"), READERS)
+def test_a_damaged_file_is_refused(run, pattern, read, remedy):
+    (path,) = run.glob(pattern)
+    content = path.read_bytes()
+    for damaged in damages(content):
+        path.write_bytes(damaged)
+        with pytest.raises(RunError, match=f"{path}: expected .*{remedy}"):
+            read(run)
+    path.unlink()
+    with pytest.raises(RunError, match=path.name.replace(".", r"\.")):
+        read(run)
+    path.write_bytes(content)
+    read(run)
+
+
+def test_a_run_goes_on_without_its_snapshot(run):
+    (path,) = run.glob("envs-*.pickle")
+    path.write_bytes(b"damaged")
+    with resume(run, fresh_episodes=True) as again:
+        assert not again.restored.exact
+        assert again.learner.train(again).steps >= 1500
+    assert len(list(run.glob("envs-*.pickle"))) == 1
+
+
+def test_a_run_that_was_closed_writes_its_policy_again(run):
+    (run / "policy.safetensors").write_bytes(b"damaged")
+    with resume(run) as again:
+        again.learner.train(again)
+    load(run)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "evaluations.jsonl"])
+def test_damaged_lines_are_dropped(run, name):
+    path = run / name
+    whole = path.read_bytes().splitlines(keepends=True)
+    bad = [
+        b"{nonsense\n",
+        b"\xff\xfe\x00\n",
+        b"[1, 2]\n",
+        b'{"updates": "x"}\n',
+        b"[" * 5000 + b"\n",
+        b'{"ste',
+    ]
+    path.write_bytes(b"".join([*whole[:1], *bad[:3], *whole[1:], *bad[3:]]))
+    with resume(run) as again:
+        assert again.damaged_lines == (6 if name == "metrics.jsonl" else 0)
+        assert [update.updates for update in again.history()] == [1, 2, 3, 4, 5]
+    assert path.read_bytes().splitlines(keepends=True) == whole
+
+
+def test_figures_that_are_missing_are_left_out_of_the_history(run):
+    path = run / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    del lines[1]["seconds"]
+    lines[2]["entropy"] = "large"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with resume(run) as again:
+        assert [update.updates for update in again.history()] == [1, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(None, 3, [], {}, {"origin": 1}),
+        {"origin": {}, "own_encoder": False, "observation_space": {"kind": "box"}},
+        {"origin": {"env": "x"}, "own_encoder": False, "observation_space": {"kind": "nothing"}},
+        {"origin": {"no": 1}},
+        {"algorithm": "ppo"},
+        {"algorithm": "other"},
+        {"algorithm": "ppo", "config": {"hidden": "x"}},
+    ],
+)
+def test_a_foreign_file_is_refused(run, content):
+    # Its checksum is right, so only its content tells.
+    for name, read in (("policy.safetensors", load), ("checkpoint.safetensors", resume_and_close)):
+        write_tensor_file(run / name, content)
+        with pytest.raises(RunError, match=f"{name}: expected what this version of Shoal writes"):
+            read(run)
