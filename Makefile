@@ -22,6 +22,8 @@ SETUP_FILES := pyproject.toml constraints.txt CMakeLists.txt $(shell find core -
 .DELETE_ON_ERROR:
 # Two targets must not run pip in the same .venv at once.
 .NOTPARALLEL:
+# Tests start hundreds of processes, and each would compile Shoal's modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -56,7 +58,7 @@ test-asan: $(ASAN_VENV)/.ready $(KERNELS) ## Run the tests marked `core` with Ad
 	@export LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc SHOAL_CORE=native; \
 	$(ASAN_VENV)/bin/python -c 'from shoal._core import _native; _native.__sanitized__' && \
-	$(ASAN_VENV)/bin/python $(PYTEST) -m "core and not slow" $(ARGS)
+	$(ASAN_VENV)/bin/python $(PYTEST) -m "core and not slow and not again" $(ARGS)
 
 # ThreadSanitizer cannot start where the kernel scatters addresses wider than it expects, so that is switched off
 # if the machine allows it.

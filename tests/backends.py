@@ -30,6 +30,19 @@ if _core.NAME == "native":
     }
 
 
+# The sanitizers see the same paths of the core where a parent steps beside its worker.
+AGAIN = ("one worker", "two workers")
+
+
+def marks_of(name):
+    """The marks of a parameter that is a backend."""
+    return pytest.mark.again if name in AGAIN else ()
+
+
+# Parameters: the name of each backend.
+NAMES = [pytest.param(name, marks=marks_of(name)) for name in BACKENDS]
+
+
 def with_spaces(spaces):
     """Parameters (backend, space): each space on Serial, and one Dict of all of them on each other backend.
 
@@ -37,4 +50,9 @@ def with_spaces(spaces):
     """
     every = Dict({str(number): space for number, space in enumerate(spaces)})
     serial = [pytest.param(BACKENDS["serial"], space, id=f"serial-{space}") for space in spaces]
-    return serial + [pytest.param(BACKENDS[name], every, id=name) for name in BACKENDS if name != "serial"]
+    others = [
+        pytest.param(BACKENDS[name], every, id=name, marks=marks_of(name))
+        for name in BACKENDS
+        if name != "serial"
+    ]
+    return serial + others

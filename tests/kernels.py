@@ -12,12 +12,20 @@ from multiprocessing import get_context
 from tests.conftest import KERNELS
 
 TESTING = ("SentinelNative", "PairNative", "BoxNative")
+# Those of tests that run with the sanitizers too, where compiling takes several times as long.
+OF_TESTS = (
+    "tests.adapters.test_first_moves:CompiledBlitz",
+    "tests.stepping.test_episodes:Compiled",
+    "tests.stepping.test_episodes:CompiledNotStraight",
+    "tests.stepping.test_episodes:CompiledTeam",
+    "tests.vector.test_native_vec:Fragile",
+)
 
 
 def places() -> list[str]:
     from shoal.registry import OWN
 
-    return [*OWN.values(), *(f"shoal.testing.native_envs:{name}" for name in TESTING)]
+    return [*OWN.values(), *(f"shoal.testing.native_envs:{name}" for name in TESTING), *OF_TESTS]
 
 
 def compile_at(place: str) -> None:

@@ -30,12 +30,12 @@ from shoal.errors import (
 )
 from shoal.testing import OBJECT_SPACES, SPACES, UNSIZED_SPACES, SampleEnv, SentinelEnv, SentinelRows
 from shoal.testing.contract import difference
-from tests.backends import BACKENDS, with_spaces
+from tests.backends import BACKENDS, NAMES, with_spaces
 
 pytestmark = [pytest.mark.core, pytest.mark.twins]
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=NAMES)
 def backend(request):
     return BACKENDS[request.param]
 

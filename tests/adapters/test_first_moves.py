@@ -10,7 +10,7 @@ import shoal
 from shoal import _core
 from shoal.errors import RestartWarning
 from shoal.testing import CrashEnv
-from tests.backends import BACKENDS
+from tests.backends import BACKENDS, marks_of
 
 pytestmark = [pytest.mark.core, pytest.mark.twins]
 
@@ -76,6 +76,7 @@ FIRST_MOVES["nested"] = lambda envs, **kw: shoal.Serial(
 FIRST_MOVES["debug"] = lambda *args, **kw: shoal.Native(CompiledBlitz, *args, debug=True, **kw)
 if _core.NAME == "native":
     FIRST_MOVES["native"] = lambda *args, **kw: shoal.Native(CompiledBlitz, *args, **kw)
+EACH = [pytest.param(name, marks=marks_of(name)) for name in FIRST_MOVES]
 
 
 def _mode(options):
@@ -83,7 +84,7 @@ def _mode(options):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("backend", FIRST_MOVES)
+@pytest.mark.parametrize("backend", EACH)
 def test_an_end_by_the_first_move_reaches_the_other_player_once(backend, mode):
     with FIRST_MOVES[backend](2, autoreset_mode=mode, episode_stats=True) as vec:
         vec.async_reset(seed=0)
@@ -108,7 +109,7 @@ def test_an_end_by_the_first_move_reaches_the_other_player_once(backend, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("backend", FIRST_MOVES)
+@pytest.mark.parametrize("backend", EACH)
 def test_what_comes_before_the_first_action_counts_in_the_return(backend, mode):
     with FIRST_MOVES[backend](1, autoreset_mode=mode, episode_stats=True) as vec:
         vec.reset(seed=0)
@@ -125,7 +126,7 @@ def test_what_comes_before_the_first_action_counts_in_the_return(backend, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("backend", FIRST_MOVES)
+@pytest.mark.parametrize("backend", EACH)
 def test_random_play_of_a_zero_sum_game_sums_to_zero(backend, mode):
     random = np.random.default_rng(0)
     total, of_episodes, episodes = np.zeros(8), np.zeros(8), np.zeros(8, int)

@@ -431,7 +431,7 @@ def direct(monkeypatch):
     monkeypatch.setattr(AtariVectorEnv, "metadata", {}, raising=False)  # else it writes into VectorEnv's own
 
     def make(mode="NextStep"):
-        return AtariVectorEnv("breakout", 3, autoreset_mode=mode, episodic_life=True)
+        return AtariVectorEnv("breakout", 2, autoreset_mode=mode, episodic_life=True)
 
     return make
 
@@ -448,9 +448,9 @@ def same(mine, theirs):
 
 
 def test_ale_is_what_ale_py_gives(direct):
-    actions = random_actions(100, 3)
+    actions = random_actions(100, 2)
     theirs = direct()
-    with shoal.make("ale-breakout", num_envs=3) as vec:
+    with shoal.make("ale-breakout", num_envs=2) as vec:
         assert isinstance(vec, shoal.Serial)
         assert (vec.single_observation_space, vec.single_action_space) == (
             theirs.single_observation_space,
@@ -466,9 +466,9 @@ def test_ale_is_what_ale_py_gives(direct):
 
 
 def test_ale_in_the_same_step_has_final_observations_where_episodes_end(direct):
-    actions = random_actions(100, 3)
+    actions = random_actions(100, 2)
     theirs = direct("SameStep")
-    with shoal.make("ale-breakout", num_envs=3, autoreset_mode="SameStep") as vec:
+    with shoal.make("ale-breakout", num_envs=2, autoreset_mode="SameStep") as vec:
         ended = 0
         for mine, reference in zip(play(vec, actions), play(theirs, actions), strict=True):
             same(mine, reference)
@@ -477,7 +477,7 @@ def test_ale_in_the_same_step_has_final_observations_where_episodes_end(direct):
                 continue
             done = mine[2] | mine[3]
             assert mine[4]["_final_obs"].tolist() == done.tolist()
-            for row in range(3):
+            for row in range(2):
                 final = mine[4]["final_obs"][row]
                 assert np.array_equal(final, reference[4]["final_obs"][row]) if done[row] else final is None
             ended += done.sum()
@@ -485,9 +485,9 @@ def test_ale_in_the_same_step_has_final_observations_where_episodes_end(direct):
 
 
 def test_ale_disabled_leaves_resets_to_the_caller(direct):
-    actions = random_actions(100, 3)
+    actions = random_actions(100, 2)
     theirs = direct()
-    with shoal.make("ale-breakout", num_envs=3, autoreset_mode="Disabled") as vec:
+    with shoal.make("ale-breakout", num_envs=2, autoreset_mode="Disabled") as vec:
         assert vec.metadata["autoreset_mode"] is AutoresetMode.DISABLED
         obs, _ = vec.reset(seed=0)
         theirs.reset(seed=0)
@@ -594,10 +594,10 @@ def test_ale_says_that_its_envs_are_out_of_reach():
 
 @NEEDS_WORKERS
 def test_ale_on_workers_gives_the_same_trajectories():
-    actions = random_actions(60, 3)
+    actions = random_actions(60, 2)
     with (
-        shoal.make("ale-breakout", num_envs=3) as serial,
-        shoal.make("ale-breakout", num_envs=3, num_workers=2) as workers,
+        shoal.make("ale-breakout", num_envs=2) as serial,
+        shoal.make("ale-breakout", num_envs=2, num_workers=2) as workers,
     ):
         assert isinstance(workers, shoal.Multiprocessing)
         for mine, reference in zip(play(workers, actions), play(serial, actions), strict=True):

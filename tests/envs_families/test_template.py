@@ -7,7 +7,11 @@ from shoal import _core
 from shoal.envs.template import APPLE, DOWN, LEFT, PICKER, RIGHT, UP, Orchard
 from shoal.testing import check_env
 
-pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="without the core, nothing is compiled")
+# One process of pytest's, so that each kernel is compiled and loaded once.
+pytestmark = [
+    pytest.mark.xdist_group("template"),
+    pytest.mark.skipif(_core.NAME != "native", reason="without the core, nothing is compiled"),
+]
 
 CALM = {"wind": 0.0}
 SMALL = {"size": 2, "apples": 3}  # the picker, and apples everywhere else

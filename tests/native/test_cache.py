@@ -23,7 +23,11 @@ from gymnasium.spaces import Box, Discrete
 
 import shoal
 
-pytestmark = pytest.mark.skipif(shoal._core.NAME != "native", reason="needs the compiled core")
+# One process of pytest's, so that each kernel is compiled and loaded once.
+pytestmark = [
+    pytest.mark.xdist_group("kernels on disk"),
+    pytest.mark.skipif(shoal._core.NAME != "native", reason="needs the compiled core"),
+]
 
 ENV = """
 import numpy as np

@@ -10,7 +10,11 @@ from shoal.envs.probes import Squared
 from shoal.errors import ArgumentError, NativeError, ResetNeeded
 from shoal.testing.native_envs import PairNative
 
-pytestmark = pytest.mark.skipif(shoal._core.NAME != "native", reason="needs the compiled core")
+# One process of pytest's, so that each kernel is compiled and loaded once.
+pytestmark = [
+    pytest.mark.xdist_group("checked kernels"),
+    pytest.mark.skipif(shoal._core.NAME != "native", reason="needs the compiled core"),
+]
 pytest.importorskip("numba")
 
 from tests.native import envs  # noqa: E402 - which needs Numba

@@ -10,7 +10,11 @@ import pytest
 
 import shoal
 
-pytestmark = pytest.mark.skipif(shoal._core.NAME != "native", reason="needs the compiled core")
+# One process of pytest's, so that one server runs all crashes.
+pytestmark = [
+    pytest.mark.xdist_group("crashes"),
+    pytest.mark.skipif(shoal._core.NAME != "native", reason="needs the compiled core"),
+]
 pytest.importorskip("numba")
 
 WHOSE = " in the compiled code of tests.native.envs.Wrong. "

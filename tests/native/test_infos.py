@@ -14,6 +14,8 @@ from shoal.testing.contract import require_equal
 if _core.NAME != "native":
     pytest.skip("compiled envs need the compiled core", allow_module_level=True)
 pytest.importorskip("numba")
+# One process of pytest's, so that each kernel is compiled and loaded once.
+pytestmark = pytest.mark.xdist_group("native infos")
 
 
 class Counter(NativeEnv):
@@ -99,6 +101,7 @@ def test_infos_are_arrays_over_rows():
     assert steps[2]["_length"].tolist() == [True, True, False]
     assert steps[2]["count"].tolist() == [2, 3, 0]
     assert steps[2]["length"].tolist() == [0, 3, 0]
+    assert steps[3]["length"].tolist() == [4, 0, 0]  # nothing is left of what an earlier step told
 
 
 def test_infos_of_a_last_step_are_final_infos_under_same_step():

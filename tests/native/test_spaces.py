@@ -12,6 +12,9 @@ from shoal.native.spec import Spec
 from shoal.native.straight import is_straight
 from shoal.testing.contract import difference
 
+# One process of pytest's, so that each kernel is compiled and loaded once.
+pytestmark = pytest.mark.xdist_group("native spaces")
+
 BACKENDS = [pytest.param({"debug": True}, id="debug")]
 if shoal._core.NAME == "native":
     BACKENDS.append(pytest.param({}, id="compiled"))

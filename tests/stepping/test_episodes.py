@@ -241,8 +241,11 @@ if _core.NAME == "native":
 # --------------------------------------------------------------------------------------------- comparison
 
 
+# One process of pytest's for an implementation, so that its kernel is compiled and loaded once.
 @pytest.mark.parametrize("mode", AutoresetMode)
-@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in IMPLEMENTATIONS]
+)
 def test_columns_are_those_of_the_specification(name, mode):
     agents, make = IMPLEMENTATIONS[name]
     is_compiled = name.startswith("compiled")

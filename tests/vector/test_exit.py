@@ -104,6 +104,14 @@ NATIVE = ["native", "in place", "few", "async", "few async"]
 PROCESSES = ["processes", "parent steps", "async processes"]
 
 
-@pytest.mark.parametrize(("kinds", "times"), [(IN_PROCESS, 5), (NATIVE, 3), (PROCESSES, 3)])
+@pytest.mark.parametrize(
+    ("kinds", "times"),
+    [
+        (IN_PROCESS, 2),
+        (NATIVE, 2),
+        (PROCESSES, 2),
+        *(pytest.param(kinds, 10, marks=pytest.mark.slow) for kinds in (IN_PROCESS, NATIVE, PROCESSES)),
+    ],
+)
 def test_a_process_ends_well_while_a_daemon_thread_is_at_work(kinds, times):
     assert said_by(SCRIPT, ",".join(kinds), str(times)) == ""

@@ -51,7 +51,7 @@ def test_without_the_compiled_core_it_says_so():
     ids=str,
 )
 def test_the_whole_contract(options):
-    check_vector_env(partial(shoal.Multiprocessing, **options), num_envs=5, steps=40)
+    check_vector_env(partial(shoal.Multiprocessing, **options), num_envs=5, steps=25)
 
 
 SPLITS = [

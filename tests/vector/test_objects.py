@@ -10,7 +10,7 @@ import gymnasium.spaces as sp
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from tests.backends import BACKENDS, processes, with_spaces
+from tests.backends import BACKENDS, marks_of, processes, with_spaces
 from tests.vector.every_mode import backends_and_modes
 from tests.vector.object_envs import (
     COUNTS,
@@ -38,7 +38,10 @@ from shoal.testing.contract import require_equal
 pytestmark = pytest.mark.core
 
 native = pytest.mark.skipif(_core.NAME != "native", reason="worker processes need the compiled core")
-backends = pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
+backends = pytest.mark.parametrize(
+    "backend",
+    [pytest.param(backend, id=name, marks=marks_of(name)) for name, backend in BACKENDS.items()],
+)
 modes = pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.value)
 
 

@@ -39,9 +39,15 @@ from shoal.native.spec import RESET_ARGUMENTS, Spec, arguments_of
 from shoal.native.straight import is_straight
 from shoal.native.translation import translated
 
-# As in NumPy and C, a division by zero gives inf or NaN. A check would cost a branch, and a kernel cannot
-# report an error anyway.
-OPTIONS: dict[str, Any] = {"error_model": "numpy"}
+OPTIONS: dict[str, Any] = {
+    # As in NumPy and C, a division by zero gives inf or NaN. A check would cost a branch, and a kernel cannot
+    # report an error anyway.
+    "error_model": "numpy",
+    # Only kernels call these functions. To make each callable from Python and C too would take a quarter of
+    # the time.
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
 INLINE = {
     **OPTIONS,
     "forceinline": True,
@@ -182,16 +188,19 @@ def _kernel_of(spec: Spec, step: Any, *, straight: bool, checked: bool) -> Any:
         "carray": carray,
         "body": _part((several if spec.is_team else single)(parts), **INLINE),
     }
-    arrays: list[str] = []
+    views: list[str] = []
     for index, name in enumerate(ORDER):
         names[f"column_{index}"] = _column(*kinds(spec)[name])
-        arrays.append(f"column_{index}(addresses[{index}], first, last - first)")
-    call = f"return {DONE} + body(verb, {', '.join(arrays)})"
+        views.append(f"array_{index} = column_{index}(addresses[{index}], first, last - first)")
+    arrays = ", ".join(f"array_{index}" for index in range(len(ORDER)))
+    call = f"return {DONE} + body(verb, {arrays})"
     if checked:  # `replaying.py` finds the error, and can say more than Numba would print
+        # One call only: Numba splits a try block at each call, which would double the time to compile.
         call = f"try:\n        {call}\n    except Exception:\n        return 0"
     source = f"""
 def kernel(columns, verb, first, last):
     addresses = carray(columns, {len(ORDER)})
+    {"; ".join(views)}
     {call}
 """
     exec(source, names)
