@@ -285,8 +285,10 @@ def _family_of(name: str) -> Family | None:
     return None
 
 
-def names_code(name: str) -> bool:
+def names_code(name: Any) -> bool:
     """Return whether looking up the name imports a file or module that the name itself chooses."""
+    if not isinstance(name, str):
+        return True  # such as a list of names
     return ".py:" in name or (":" in name and name not in gymnasium.registry and name not in _registered)
 
 

@@ -17,10 +17,11 @@ from rich.console import Console
 
 from shoal import _core
 from shoal.cli.seeds import side_by_side
-from shoal.cli.seeds.side_by_side import SeedRun, Status, core_groups, last_lines
+from shoal.cli.seeds.side_by_side import SeedRun, Status, core_groups
 from shoal.cli.seeds.summary import Outcome, mean_curve, spread
 from shoal.cli.seeds.view import SeedView
 from shoal.cores import affinity, usable_cores
+from shoal.learn.runs.metrics import read_lines
 from tests.cli.running import in_process
 from tests.cli.updates import Clock
 
@@ -248,11 +249,23 @@ def args_of(run):
     return json.loads([line for line in lines if line.startswith("args ")][-1].removeprefix("args "))
 
 
-def test_a_mistake_that_the_runs_find_is_told_once(act, tmp_path, capsys):
+def test_what_fails_alike_is_told_once(act, tmp_path, capsys):
     act("print('shoal: device: expected a device that torch can use', file=sys.stderr); sys.exit(2)")
     done = in_process(capsys, *training(tmp_path / "runs", "--seeds", "4"))
-    assert (done.returncode, done.stderr) == (2, "shoal: device: expected a device that torch can use\n")
-    assert not (tmp_path / "runs").exists()
+    assert done.returncode == 2
+    assert done.stderr.count("shoal: device: expected a device that torch can use\n") == 1
+    assert "seed 1, 2, 3, 4 failed with exit code 2" in done.stderr
+
+
+def test_a_damaged_run_does_not_keep_the_others_from_going_on(act, tmp_path, capsys):
+    act("learn(500)")
+    assert in_process(capsys, *training(tmp_path / "runs", "--seeds", "3")).returncode == 0
+    act("if seed == 1: sys.exit(2)\nlearn(1000)")
+    done = in_process(
+        capsys, "train", "ppo", "--run-dir", tmp_path / "runs", "--resume", "--total-steps", 1000
+    )
+    assert done.returncode == 2
+    assert statuses(tmp_path / "runs") == {1: "failed", 2: "done", 3: "done"}
 
 
 def test_a_later_error_of_one_seed_is_no_mistake(act, tmp_path, capsys):
@@ -309,10 +322,12 @@ while True:
     assert statuses(folder) == {1: "stopped", 2: "waiting"}
     assert not (folder / "seed-2").exists()
 
-    act("if '--torch-threads' in args: learn(999)\nprint('shoal: too few'); sys.exit(2)")
+    act("print('shoal: too few'); sys.exit(2)")
     resuming = ["train", "ppo", "--run-dir", folder, "--resume"]
     less = in_process(capsys, *resuming, "--total-steps", "9")
-    assert (less.returncode, less.stderr) == (2, "shoal: too few\n")
+    assert less.returncode == 2
+    assert less.stderr.count("shoal: too few\n") == 1
+    assert "9" not in json.loads((folder / "seeds.json").read_text())["changes"]
 
     act("learn(1000)")
     done = in_process(capsys, *resuming, "--gamma=0.5")
@@ -375,13 +390,12 @@ def test_no_run_is_orphaned_if_the_parent_is_killed(tmp_path):
 # -- figures -----------------------------------------------------------------------------------------------
 
 
-def test_half_lines_of_metrics_are_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(side_by_side, "TAIL", 100)
+def test_half_lines_of_metrics_are_left_out(tmp_path):
     file = tmp_path / "metrics.jsonl"
-    assert last_lines(file) == []
+    assert read_lines(file, 100) == ([], 0)
     lines = [json.dumps({"steps": steps, "updates": steps}) for steps in range(100)]
     file.write_text("\n".join(lines) + '\n[1]\n{"dam\n{"steps": 100, "upd')
-    found = [line["steps"] for line in last_lines(file)]
+    found = [line["steps"] for line in read_lines(file, 100)[0]]
     assert found == [98, 99]
 
 
@@ -418,7 +432,13 @@ def some_runs(folder, count):
         run.folder.mkdir()
         (run.folder / "config.json").write_text('{"config": {"total_steps": 1000}}')
         lines = [
-            {"steps": steps, "seconds": steps / 200, "steps_per_second": 7, "mean_return": 79.94}
+            {
+                "steps": steps,
+                "updates": 1,
+                "seconds": steps / 200,
+                "steps_per_second": 7,
+                "mean_return": 79.94,
+            }
             for steps in (100, 250)
         ]
         (run.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,8 @@ def main(args: Sequence[str] | None = None) -> int:
         The exit code.
     """
     given = list(sys.argv[1:] if args is None else args)
+    shown = warnings.formatwarning
+    warnings.formatwarning = _format_warning
     try:
         code = _run(given)
         sys.stdout.flush()  # now, while somebody can tell that the reader has gone
@@ -40,7 +43,15 @@ def main(args: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("shoal: interrupted", file=sys.stderr)
         return 130
+    finally:
+        warnings.formatwarning = shown
     return code
+
+
+def _format_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> str:
+    """Show a warning in one line, without the line of code that raised it, which is Shoal's own."""
+    first = str(message).partition("\n")[0]
+    return f"shoal: warning: {first} ({category.__name__})\n"
 
 
 def _tell(error: Exception) -> int:

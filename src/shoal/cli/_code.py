@@ -31,6 +31,8 @@ def load_encoder(name: str) -> Any:
         found = object_in_file(name)
     except UnknownEnv as error:
         raise ArgumentError(f"--encoder: {str(error).removeprefix('env: ')}") from error
+    if found is None:
+        raise ArgumentError(f"--encoder: the file has no {name.rpartition(':')[2]!r}: {name}")
     if not callable(found):
         raise ArgumentError(f"--encoder: expected a class or function, got {found!r} for {name}")
     return found

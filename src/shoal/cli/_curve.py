@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
+from shoal.learn.runs.files import write_file
 from shoal.learn.runs.metrics import EVALUATIONS, UPDATES, read_lines
 
 WIDTH, HEIGHT = 7.0, 4.0  # inches
@@ -21,6 +23,13 @@ def begin_picture(title: str, ylabel: str) -> tuple[Any, Any]:
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_formatter(lambda steps, _: f"{steps:,.0f}")
     return figure, axes
+
+
+def write_picture(path: Path, figure: Any) -> None:
+    """Write a figure as a PNG."""
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=120)
+    write_file(path, picture.getvalue())
 
 
 def read_curve(path: Path) -> list[tuple[float, float]]:
@@ -43,5 +52,5 @@ def draw_curve(folder: Path, title: str) -> bool:
     if not axes.lines:
         return False
     axes.legend(frameon=False)
-    figure.savefig(folder / "curve.png", dpi=120)
+    write_picture(folder / "curve.png", figure)
     return True

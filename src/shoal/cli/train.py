@@ -16,6 +16,7 @@ from shoal.cli._code import absolute, load_encoder
 from shoal.cli._curve import draw_curve
 from shoal.cli._folder import default_folder
 from shoal.cli._invocation import invocation
+from shoal.cli._options import names_in
 from shoal.cli._panel import Panel
 from shoal.cli._terminal import read_env_kwargs
 from shoal.errors import ArgumentError, MissingExtra
@@ -24,7 +25,7 @@ from shoal.registry import names_code
 try:
     from shoal.learn.ppo_config import PPOConfig
     from shoal.learn.presets import preset_for
-    from shoal.learn.runs.run import RunOptions
+    from shoal.learn.runs.options import RunOptions
 except ImportError as error:  # torch
     raise MissingExtra(str(error)) from error
 
@@ -46,14 +47,14 @@ class TrainPPO:
     run_dir: Annotated[str, arg(help_behavior_hint="(default: runs/ENV-TIME)")] = ""
     """The run's folder: config, metrics, TensorBoard events, policy and checkpoint."""
     resume: bool = False
-    """Go on with the run in that folder where it was last saved. Its own settings hold; those that may change
-    are listed in docs/learning.md. An env or encoder that is Python code must be named again."""
+    """Go on with the run in that folder where it was last saved. Its own settings hold, unless you give
+    others; settings of the networks and of the envs cannot change. An env or encoder that is Python code must
+    be named again."""
     fresh_episodes: bool = False
     """With --resume: begin new episodes instead of reading the snapshot of the envs, which is a pickle and
     can run code."""
-    seeds: int = 0
-    """Train this many runs with different seeds, side by side where cores allow, and compare them; 0 for one
-    run."""
+    seeds: Annotated[int | None, arg(help_behavior_hint="(default: one run)")] = None
+    """Train this many runs with different seeds, side by side where cores allow, and compare them."""
     env_kwargs: Annotated[str, arg(metavar="JSON", help_behavior_hint="(default: none)")] = "{}"
     """Arguments for the env, as a JSON object."""
     encoder: Annotated[str, arg(metavar="FILE.py:CLASS", help_behavior_hint="(default: none)")] = ""
@@ -67,11 +68,11 @@ class TrainPPO:
         """Train and say what came of it; returns the exit code.
 
         Args:
-            given: The options as they were written, by which those that were asked for are known.
+            given: The options as written. They show which settings the user gave.
         """
         from shoal.learn import stop_on_signals
 
-        asked = {option.partition("=")[0].lstrip("-").replace("-", "_") for option in given}
+        asked = names_in(given)
         with ExitStack() as stack:
             run = stack.enter_context(self._resumed(asked)) if self.resume else self._new(stack)
             learner = run.learner
@@ -81,10 +82,21 @@ class TrainPPO:
                 )
                 return 0
             print(f"envs: {learner.vec}", flush=True)
+            go_on = self._command_to_go_on(run)
             title = f"{learner.algorithm.upper()} on {run.about.env}"
-            with Panel(f"{title}, {run.folder}", history=run.history()) as panel, stop_on_signals(learner):
-                result = train(run, panel)
-            saved = run.save()
+            try:
+                with (
+                    Panel(f"{title}, {run.folder}", history=run.history()) as panel,
+                    stop_on_signals(learner),
+                ):
+                    result = train(run, panel)
+                    saved = run.save()
+            except BaseException:
+                if run.saved_steps is not None:
+                    print(
+                        f"last saved at {run.saved_steps:,} steps; to go on from there: {go_on}", flush=True
+                    )
+                raise
         self._say(result, run, saved, draw_curve(run.folder, title))
         return 130 if result.stopped else 0
 
@@ -111,8 +123,9 @@ class TrainPPO:
         run = stack.enter_context(
             Run(folder, learner, env, kwargs, self.options, encoder=absolute(self.encoder))
         )
-        if name := preset_for(env)[0]:
-            print(f"preset: {name}")
+        name, settings = preset_for(env)
+        if name:
+            print(f"preset: {name}: {', '.join(f'{key} {value}' for key, value in settings.items())}")
         return run
 
     def _resumed(self, asked: set[str]) -> Run:
@@ -123,17 +136,17 @@ class TrainPPO:
             raise ArgumentError("--resume: expected --run-dir with the folder of the run to go on with")
         if "env_kwargs" in asked:
             raise ArgumentError("--env-kwargs: the run has its own; they cannot change")
-        asked = {name.removeprefix("no_") for name in asked}  # --no-anneal
-        changes, options = (
-            {one.name: getattr(settings, one.name) for one in fields(settings) if one.name in asked}
+        changes = {
+            one.name: getattr(settings, one.name)
             for settings in (self.config, self.options)
-        )
+            for one in fields(settings)
+            if one.name in asked
+        }
         run = resume(
             self.run_dir,
             env=absolute(self.env) or None,
             encoder=load_encoder(self.encoder),
             fresh_episodes=self.fresh_episodes,
-            options=options,
             **changes,
         )
         assert run.restored is not None
@@ -144,7 +157,8 @@ class TrainPPO:
         else:
             print("the envs are not restored: new episodes begin")
         if run.damaged_lines:
-            print(f"metrics.jsonl: {run.damaged_lines} damaged lines were removed")
+            print(f"metrics: {run.damaged_lines} damaged lines were removed")
+        print(f"going on at {run.learner.steps:,} steps")
         return run
 
     def _say(self, result: Result, run: Run, saved: bool, drawn: bool) -> None:
@@ -155,15 +169,23 @@ class TrainPPO:
             print(f"best evaluation: mean return {run.best_return:.5g}")
         if drawn:
             print(f"learning curve: {run.folder / 'curve.png'}")
-        env, encoder = run.about.env, run.about.encoder
-        code = f" --env {shlex.quote(env)}" if names_code(env) else ""
-        code += f" --encoder {shlex.quote(encoder)}" if encoder else ""
         if result.stopped:
-            how = "where it was" if saved else "with new episodes, for its envs cannot be saved"
-            command = f"{invocation()} train {run.learner.algorithm} --run-dir {run.folder} --resume{code}"
-            print(f"stopped early; to go on {how}: {command}")
+            how = "" if saved else " with new episodes, because its envs cannot be saved"
+            print(f"stopped early; to go on{how}: {self._command_to_go_on(run)}")
         else:
-            print(f"to see it play: {invocation()} eval {run.folder}{code}")
+            best = "" if run.best_return is None else " [--best]"
+            print(f"to evaluate it: {invocation()} eval {run.folder}{best}{_code_of(run)}")
+
+    def _command_to_go_on(self, run: Run) -> str:
+        algorithm = run.learner.algorithm
+        return f"{invocation()} train {algorithm} --run-dir {run.folder} --resume{_code_of(run)}"
+
+
+def _code_of(run: Run) -> str:
+    """Return the options that name the code of a run, which is run only if it is named."""
+    env, encoder = run.about.env, run.about.encoder
+    named = f" --env {shlex.quote(env)}" if names_code(env) else ""
+    return named + (f" --encoder {shlex.quote(encoder)}" if encoder else "")
 
 
 def _returns(result: Result) -> str:
@@ -184,7 +206,7 @@ def train(run: Run, show: Callable[[Update], None]) -> Result:
 
 
 def defaults_for(args: Sequence[str]) -> TrainPPO:
-    """What holds unless asked otherwise: the settings of the env's preset, if it has one."""
+    """Return the command with the settings of the env's preset as defaults."""
     env = ""
     for place, option in enumerate(args):
         name, given, value = option.partition("=")

@@ -68,7 +68,8 @@ class Collector:
     def begin(self, rollouts: int) -> list[Rollout]:
         """Reset all envs; return empty rollouts, as many as `rollouts`."""
         # Spread, because env i of a vec is reset with seed + i: runs with the seeds 1 and 2 would share most
-        # of their episodes. The steps avoid those of earlier episodes after a resume without the envs' state.
+        # of their episodes. The number of steps is part of the seed, so that fresh episodes after a resume
+        # differ from earlier ones.
         spread = np.random.SeedSequence([self._seed, self.steps]).generate_state(1)[0]
         self.vec.async_reset(seed=int(spread) >> 2)  # some envs take only 31 bits, and there are many envs
         self._batch = self.vec.recv()
@@ -181,6 +182,8 @@ class Collector:
                 self.vec.restore(envs)
         except SnapshotError:  # the vec was made with other arguments
             envs = None
+        except Exception as error:  # of an env
+            raise SnapshotError(f"{type(error).__name__}: {error}") from error
         if envs is None:
             self.episodes.abandon()
             return []

@@ -72,6 +72,6 @@ class Episodes:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
         self._return, self._length = state["return"].copy(), state["length"].copy()
-        self.returns = deque(state["returns"], self.returns.maxlen)
-        self.lengths = deque(state["lengths"], self.lengths.maxlen)
-        self.count = state["count"]
+        self.returns = deque(map(float, state["returns"]), self.returns.maxlen)
+        self.lengths = deque(map(int, state["lengths"]), self.lengths.maxlen)
+        self.count = int(state["count"])

@@ -83,6 +83,8 @@ def evaluate(
     """
     if episodes < 1:
         raise ArgumentError(f"episodes: expected at least 1, got {episodes}")
+    if not 0 <= seed < 1 << 62:
+        raise ArgumentError(f"seed: expected at least 0 and less than 2**62, got {seed}")
     if max_steps < 1:
         raise ArgumentError(f"max_steps: expected at least 1, got {max_steps}")
     if not isinstance(env, VectorEnv):
@@ -91,11 +93,22 @@ def evaluate(
             make(env, envs, env_kwargs=env_kwargs, flat=True) as vec,
             use_torch_threads(acting_threads(policy, vec)),
         ):
+            _check_fits(policy, vec)
             return _play(policy, vec, episodes, deterministic, seed, max_steps, on_step)
     if env.batch_size < env.num_envs:
         raise ArgumentError("env: expected a vec whose batches have all rows, got an asynchronous one")
+    _check_fits(policy, env)
     with use_torch_threads(acting_threads(policy, env)):
         return _play(policy, env, episodes, deterministic, seed, max_steps, on_step)
+
+
+def _check_fits(policy: Policy, vec: VectorEnv) -> None:
+    """Raise an `ArgumentError` if the policy was trained on other observations than these envs have."""
+    ours, theirs = policy.layout, vec.observation_layout
+    if (ours.flat_shape, ours.flat_dtype) != (theirs.flat_shape, theirs.flat_dtype):
+        raise ArgumentError(
+            f"env: the policy was trained on observations {ours.space}, and this env has {theirs.space}"
+        )
 
 
 def _play(

@@ -21,6 +21,7 @@ class Learner(Protocol):
         policy: The policy that learns.
         threads: Thread counts of torch.
         updates: Number of updates so far.
+        env_kwargs: Arguments of the envs that the learner made; empty if it was given a vec.
     """
 
     algorithm: ClassVar[str]
@@ -29,6 +30,7 @@ class Learner(Protocol):
     policy: Policy
     threads: Threads
     updates: int
+    env_kwargs: dict[str, Any]
 
     @property
     def steps(self) -> int:

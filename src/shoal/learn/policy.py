@@ -133,7 +133,8 @@ class Policy(nn.Module):
         found = super().state_dict(*args, **kwargs)
         if not kwargs.get("keep_vars"):
             for name, tensor in found.items():
-                found[name] = tensor.clone()
+                if isinstance(tensor, Tensor):  # and not the extra state of a module
+                    found[name] = tensor.clone()
         return found
 
     # -- networks ----------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class PPO:
             raise ArgumentTypeError(
                 f"config: expected a PPOConfig (from a dict: PPOConfig.of(a_dict)), got {config!r}"
             )
-        self._owns, self._env_kwargs = not isinstance(env, VectorEnv), dict(env_kwargs or {})
+        self._owns, self.env_kwargs = not isinstance(env, VectorEnv), dict(env_kwargs or {})
         self.vec = vec = make_vec(env, config, env_kwargs) if self._owns else check_vec(env, config)
         try:
             self._prepare(vec, encoder)
@@ -383,10 +383,12 @@ class PPO:
         if self._actor is not self.policy:
             self._actor.load_state_dict(state["actor"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self._check_optimizer()
         self._random.set_state(state["random"])
-        self.threads = Threads(*state["threads"])
+        self.threads = Threads(*(max(1, int(count)) for count in state["threads"]))
         self._return_moments.load_state_dict(state["return_moments"])
-        self.updates, self._learnt, self.seconds = state["counts"]
+        updates, learnt, seconds = state["counts"]
+        self.updates, self._learnt, self.seconds = int(updates), int(learnt), float(seconds)
         self._rollouts = self._collector.load_state_dict(state["collector"], state["envs"])
         if not self._rollouts:
             self._waiting, self._return_sums = None, np.zeros_like(self._return_sums)
@@ -394,13 +396,20 @@ class PPO:
         self._waiting, self._return_sums = state["waiting"], state["return_sums"].copy()
         return True
 
+    def _check_optimizer(self) -> None:
+        """Raise a `ValueError` if the optimizer's tensors do not fit; Adam would write beyond their ends."""
+        for vector in self._flat_parameters.vectors:
+            for name, value in self.optimizer.state.get(vector, {}).items():
+                if name != "step" and (value.shape != vector.shape or value.dtype != vector.dtype):
+                    raise ValueError(f"optimizer: {name} does not fit the weights")
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Save the policy to a folder; `shoal.learn.load` loads it."""
         from shoal.learn.runs.policy_file import LAST, Origin, save_policy
 
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        origin = Origin(self.vec.env_name or "", self._env_kwargs, steps=self.steps)
+        origin = Origin(self.vec.env_name or "", self.env_kwargs, steps=self.steps)
         save_policy(path / LAST, self.policy, origin.plain())
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -74,8 +74,8 @@ class PPOConfig:
     """Seconds that a worker process may take for a step before it counts as hanging; by default no limit.
     With a timeout, the envs run in worker processes."""
     on_error: Literal["raise", "restart"] = "raise"
-    """What follows if a worker process dies, hangs or its env raises. raise: training ends. restart: a new
-    process takes its place, and its envs begin new episodes."""
+    """Reaction to a worker process that dies or hangs, or to an env that raises. raise: training ends.
+    restart: a new process takes the place of the old one, and its envs begin new episodes."""
     torch_threads: int | None = None
     """Number of torch threads. By default one for each core if a batch is large enough and no process that
     steps envs needs the cores, else 1."""
@@ -145,6 +145,10 @@ class PPOConfig:
             return self.horizon
         enough = max(32, math.ceil(4 * self.minibatch_size / rows))
         return min(enough, self.minibatch_size) if self.lstm else enough  # minibatches are whole columns
+
+    def settled(self, rows: int) -> Self:
+        """Return the config with the horizon that it has for a number of rows."""
+        return replace(self, horizon=self.horizon_of(rows))
 
     @classmethod
     def for_env(cls, env: str, **settings: Any) -> Self:

@@ -283,6 +283,8 @@ class Rollout:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
+        if not set(state) <= set(vars(self)) | {"_taken"}:
+            raise ValueError(f"expected the state of a rollout, got {sorted(state)}")
         for name, value in state.items():
             setattr(self, name, _copied(value))
 

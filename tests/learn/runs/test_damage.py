@@ -1,14 +1,16 @@
 """Damaged files are noticed and named; metrics never block a resume."""
 
+import copy
 import json
 import random
 import shutil
 
 import pytest
+import torch
 
 from shoal.errors import RunError
 from shoal.learn import load, resume
-from shoal.learn.runs.tensor_file import write_tensor_file
+from shoal.learn.runs.tensor_file import read_tensor_file, write_tensor_file
 from tests.learn.runs.folders import evaluated_run
 
 # One process of pytest's runs the tests of this run, so that it is trained once.
@@ -63,7 +65,7 @@ def test_a_damaged_file_is_refused(run, pattern, read, remedy):
     content = path.read_bytes()
     for damaged in damages(content):
         path.write_bytes(damaged)
-        with pytest.raises(RunError, match=f"{path}: expected .*{remedy}"):
+        with pytest.raises(RunError, match=f"{path}: (expected|cannot) .*{remedy}"):
             read(run)
     path.unlink()
     with pytest.raises(RunError, match=path.name.replace(".", r"\.")):
@@ -100,9 +102,10 @@ def test_damaged_lines_are_dropped(run, name):
         b"[" * 5000 + b"\n",
         b'{"ste',
     ]
+    bad.insert(0, b'{"steps": 1, "updates": 1' + b"0" * 400 + b"}\n")
     path.write_bytes(b"".join([*whole[:1], *bad[:3], *whole[1:], *bad[3:]]))
     with resume(run) as again:
-        assert again.damaged_lines == (6 if name == "metrics.jsonl" else 0)
+        assert again.damaged_lines == 7
         assert [update.updates for update in again.history()] == [1, 2, 3, 4, 5]
     assert path.read_bytes().splitlines(keepends=True) == whole
 
@@ -135,3 +138,42 @@ def test_a_foreign_file_is_refused(run, content):
         write_tensor_file(run / name, content)
         with pytest.raises(RunError, match=f"{name}: expected what this version of Shoal writes"):
             read(run)
+
+
+def test_a_folder_in_the_place_of_a_file(run):
+    for name in ("policy.safetensors", "metrics.jsonl", "config.json", "run.lock"):
+        path = run / name
+        content = path.read_bytes()
+        path.unlink()
+        path.mkdir()
+        with pytest.raises(RunError, match=f"{path}: "):
+            (load if name == "policy.safetensors" else resume)(run)
+        path.rmdir()
+        path.write_bytes(content)
+    resume_and_close(run)
+
+
+def test_a_state_that_does_not_fit_is_refused(run):
+    path = run / "checkpoint.safetensors"
+    saved = read_tensor_file(path, "")
+    states = [
+        ("optimizer", lambda state: state["state"][0].update(exp_avg=torch.zeros(1))),
+        ("collector", lambda state: state.update(steps="12")),
+        ("collector", lambda state: state["episodes"].update(count="many")),
+        ("counts", None),
+        ("threads", None),
+        ("collector", lambda state: state["rollouts"].append({"close": 3})),
+    ]
+    for name, damage in states:
+        state = copy.deepcopy(saved["state"])
+        if damage is None:
+            state[name] = ("a", "b", "c")
+        else:
+            damage(state[name])
+        write_tensor_file(path, {**saved, "state": state})
+        with pytest.raises(RunError, match=f"{path}: expected what this version of Shoal writes"):
+            resume(run)
+    for name, value in (("env", 5), ("env_kwargs", [1]), ("changes", 5), ("encoder", None)):
+        write_tensor_file(path, {**saved, "about": {**saved["about"], name: value}})
+        with pytest.raises(RunError, match=f"{path}: expected what this version of Shoal writes"):
+            resume(run)

@@ -1,10 +1,12 @@
 """Evaluation during training: a curve of its own, the best policy, and no effect on what is learnt."""
 
 import json
+import math
 
 import pytest
 import torch
 
+from shoal.errors import RestartWarning
 from shoal.learn import PPO, Run, RunOptions, evaluate, load, resume
 from shoal.learn.runs import evaluations
 from tests.learn.runs.folders import ENV, config, train_run
@@ -31,7 +33,7 @@ def test_training_is_the_same_with_and_without(tmp_path):
 
 
 def test_the_best_policy_is_kept(tmp_path, monkeypatch):
-    returns = iter([3.0, 9.0, 4.0])
+    returns = iter([math.nan, 9.0, 4.0])
     found = []
 
     def fake(policy, vec, episodes, *, seed):
@@ -57,6 +59,45 @@ def test_a_resumed_run_has_the_same_evaluations(tmp_path):
     with resume(tmp_path / "stopped") as run:
         run.learner.train(run)
     assert lines(tmp_path / "stopped") == lines(tmp_path / "whole")
+
+
+def test_a_worker_that_dies_in_an_evaluation_is_replaced(tmp_path):
+    # Only envs of evaluations die, once: their seeds are larger than those of training.
+    file = tmp_path / "dying.py"
+    file.write_text(DYING)
+    env = f"{file}:Dying"
+    settings = config(on_error="restart", backend="multiprocessing", num_workers=1, total_steps=500)
+    with (
+        PPO(env, settings) as ppo,
+        Run(tmp_path / "run", ppo, env, options=OPTIONS) as run,
+        pytest.warns(RestartWarning, match=r"worker . is restarted"),  # one of them, or both
+    ):
+        ppo.train(run)
+    assert len(lines(tmp_path / "run")) == 2
+
+
+DYING = """
+import os, signal
+from pathlib import Path
+
+import gymnasium
+
+
+class Dying(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+
+    def reset(self, *, seed=None, options=None):
+        flag = Path(__file__).with_name("died")
+        self.dies = seed is not None and seed >= 1 << 30 and not flag.exists()
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self.dies:
+            Path(__file__).with_name("died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+"""
 
 
 def test_there_is_no_best_policy_without_evaluations(tmp_path):

@@ -1,5 +1,6 @@
 """The folder of a stranger can be looked at without running code from it."""
 
+import json
 import pickle
 import shutil
 from pathlib import Path
@@ -83,7 +84,7 @@ def test_a_snapshot_is_in_the_folder(run, sign):
     checkpoint = read_tensor_file(run / "checkpoint.safetensors", "")
     checkpoint["envs"] = {"file": "../outside.pickle", "sha256": digest_of(outside.read_bytes())}
     write_tensor_file(run / "checkpoint.safetensors", checkpoint)
-    with pytest.raises(RunError, match="is not the name of a file"):
+    with pytest.raises(RunError, match="is not the name of a snapshot"):
         resume(run)
     assert not sign.exists()
 
@@ -115,6 +116,46 @@ def test_code_is_run_only_if_it_is_named(run, sign, capsys, monkeypatch, form):
     assert not sign.exists()
     assert in_process(capsys, "eval", run, "--episodes", "1", "--env", name).returncode == 0
     assert sign.exists()
+
+
+def test_a_list_of_names_is_no_name(run, sign, capsys):
+    # `make` takes lists, so a list must not get past the question whether it names code.
+    file = run.parent / "evil.py"
+    file.write_text(f"import pathlib\npathlib.Path({str(sign)!r}).touch()\n")
+    saved = load_saved(run)
+    object.__setattr__(saved.origin, "env", [f"{file}:Evil"])
+    save_policy(run / "policy.safetensors", saved.policy, saved.origin)
+    checkpoint = read_tensor_file(run / "checkpoint.safetensors", "")
+    checkpoint["about"]["env"] = [f"{file}:Evil"]
+    write_tensor_file(run / "checkpoint.safetensors", checkpoint)
+    for args in (["eval", run], ["train", "ppo", "--resume", "--fresh-episodes", "--run-dir", run]):
+        done = in_process(capsys, *args)
+        assert done.returncode == 2
+        assert "expected str, got list" in done.stderr
+    assert not sign.exists()
+
+
+def test_options_of_seeds_cannot_name_code(tmp_path, sign, capsys):
+    (tmp_path / "evil.py").write_text(f"import pathlib\npathlib.Path({str(sign)!r}).touch()\n")
+    for name in ("options", "changes"):
+        plan = {"seeds": [1], "env": ENV, "encoder": "", "options": [], "changes": []}
+        plan[name] = ["--env", f"{tmp_path}/evil.py:Evil"]
+        (tmp_path / "seeds.json").write_text(json.dumps(plan))
+        done = in_process(capsys, "train", "ppo", "--resume", "--run-dir", tmp_path)
+        assert done.returncode == 2
+        assert "seeds.json: expected what this version of Shoal writes" in done.stderr
+    assert not sign.exists()
+
+
+def test_links_lead_nowhere(run, capsys):
+    outside = run.parent / "outside"
+    outside.write_text("mine")
+    for name in ("run.lock", "curve.png", "policy.safetensors.part"):
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(outside)
+        in_process(capsys, "train", "ppo", "--resume", "--run-dir", run)
+        assert outside.read_text() == "mine"
+        (run / name).unlink(missing_ok=True)
 
 
 def test_the_config_is_for_people(run, sign, capsys):

@@ -10,7 +10,7 @@ import torch
 
 from shoal.learn import load
 from tests.conftest import wait_until
-from tests.learn.runs.folders import config, train_run
+from tests.learn.runs.folders import train_run
 
 SCRIPT = """
 import sys, time
@@ -69,11 +69,9 @@ def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path, env, kills):
         if process.returncode == 0:
             break
         assert process.returncode == -9
-    assert killed > 0
     whole = train_run(tmp_path / "whole", env, updates=10**9, total_steps=30_000)
     expected = whole.policy.state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in load(folder).state_dict().items())
     assert not list(folder.glob("*.part"))
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     assert len(lines) == whole.updates == len((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines())
-    assert config(total_steps=30_000) == whole.config

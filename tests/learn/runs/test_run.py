@@ -232,6 +232,12 @@ def test_a_folder_holds_one_run(tmp_path):
             Run(tmp_path, ppo, "shoal/CartPole-v1")
         with pytest.raises(TypeError, match="env: expected a name, by which the run can be resumed"):
             Run(tmp_path / "new", ppo, type(ppo))
+        with pytest.raises(TypeError, match=r"options: expected RunOptions\(...\), got {}"):
+            Run(tmp_path / "new", ppo, "shoal/CartPole-v1", options={})
+        (tmp_path / "foreign").mkdir()
+        (tmp_path / "foreign" / "events.out.tfevents.1").touch()
+        with pytest.raises(RunError, match=r"events\.out\.tfevents\.1: belongs to something else"):
+            Run(tmp_path / "foreign", ppo, "shoal/CartPole-v1")
     for folder, why in ((tmp_path / "none", "does not exist"), (tmp_path / "config.json", "is a file")):
         for read in (load, resume):
             with pytest.raises(RunError, match=f"expected the folder of a run, but it {why}"):

@@ -13,8 +13,8 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from shoal.cli._code import absolute, load_encoder
 from shoal.cli._folder import default_folder
 from shoal.cli._invocation import invocation
+from shoal.cli._options import names_in, without
 from shoal.cli._terminal import read_env_kwargs
 from shoal.cli.seeds.side_by_side import LOG, SeedRun, SideBySide, Status
 from shoal.cli.seeds.summary import CURVE, SUMMARY, draw_curves, outcome_of, print_table, write_summary
@@ -31,10 +32,10 @@ from shoal.learn.ppo_config import PPOConfig
 from shoal.learn.ppo_setup import check_minibatches
 from shoal.learn.presets import preset_for
 from shoal.learn.runs.files import read_file, write_file
-from shoal.learn.runs.lock import NAME as LOCK
 from shoal.learn.runs.lock import Lock
-from shoal.learn.runs.run import CHECKPOINT, RunOptions
-from shoal.learn.runs.tensor_file import interpreting
+from shoal.learn.runs.options import RunOptions
+from shoal.learn.runs.run import CHECKPOINT
+from shoal.learn.runs.tensor_file import interpreting, require
 from shoal.registry import names_code
 from shoal.vector import make
 
@@ -45,7 +46,7 @@ PLAN = "seeds.json"
 PAUSE = 0.1  # seconds between two looks at the processes
 LOG_LINES = 15  # of a failed run, to print
 
-# Options that the command of each seed has in its own form.
+# Options that `_seed_run` writes itself, so they are not copied.
 OWN = ("env", "encoder", "seeds", "seed", "run_dir", "resume", "fresh_episodes")
 # Options that may be given with --resume.
 CHANGEABLE = PPOConfig.CHANGEABLE | {one.name for one in fields(RunOptions)}
@@ -79,7 +80,7 @@ def _as_options(values: Mapping[str, str]) -> list[str]:
 def is_for_seeds(command: TrainPPO, options: Sequence[str]) -> bool:
     """Return whether a command is about several seeds, not about one run."""
     folder = Path(command.run_dir)
-    return "seeds" in _names(options) or (
+    return "seeds" in names_in(options) or (
         command.resume
         and bool(command.run_dir)
         and not (folder / CHECKPOINT).exists()
@@ -112,13 +113,11 @@ def train_seeds(command: TrainPPO, options: Sequence[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     lock = Lock(folder)
     try:
-        before = (folder / PLAN).read_bytes() if (folder / PLAN).exists() else None
+        before = (folder / PLAN).read_bytes() if command.resume else None
         write_file(folder / PLAN, json.dumps(asdict(plan), indent=2).encode())
-        mistake = _train(folder, plan, runs)
-        if mistake is not None:
-            print(_message_of(mistake), file=sys.stderr)
-            _undo(folder, runs, before)
-            return 2
+        _train(folder, plan, runs)
+        if before is not None and all(run.code == 2 for run in runs):
+            write_file(folder / PLAN, before)  # the options are wrong, and must not hold next time
         return _conclude(folder, plan, runs)
     finally:
         lock.release()
@@ -128,7 +127,7 @@ def train_seeds(command: TrainPPO, options: Sequence[str]) -> int:
 
 
 def _new_plan(command: TrainPPO, options: Sequence[str]) -> Plan:
-    if command.seeds < 1:
+    if command.seeds is None or command.seeds < 1:
         raise ArgumentError(f"--seeds: expected at least 1, got {command.seeds}")
     if not command.env:
         raise ArgumentError("--env: expected the env to learn, such as --env CartPole-v1")
@@ -136,7 +135,7 @@ def _new_plan(command: TrainPPO, options: Sequence[str]) -> Plan:
         raise ArgumentError("--fresh-episodes: only with --resume; a new run begins new episodes anyway")
     first = command.config.seed
     seeds = list(range(first, first + command.seeds))
-    return Plan(seeds, absolute(command.env), absolute(command.encoder), _without(options, OWN), [])
+    return Plan(seeds, absolute(command.env), absolute(command.encoder), without(options, OWN), [])
 
 
 def _resumed_plan(folder: Path, command: TrainPPO, options: Sequence[str]) -> Plan:
@@ -145,7 +144,7 @@ def _resumed_plan(folder: Path, command: TrainPPO, options: Sequence[str]) -> Pl
         raise ArgumentError("--resume: expected --run-dir with the folder of the runs to go on with")
     if not (folder / PLAN).exists():
         raise RunError(f"{folder}: expected a folder that shoal train --seeds has written")
-    given = _names(options)
+    given = names_in(options)
     for name in sorted(given - {"run_dir", "resume", "env", "encoder", "fresh_episodes"} - CHANGEABLE):
         raise ArgumentError(
             f"--{name.replace('_', '-')}: the runs have their own, and this cannot change; what can change: "
@@ -162,8 +161,8 @@ def _resumed_plan(folder: Path, command: TrainPPO, options: Sequence[str]) -> Pl
         plan,
         env=absolute(command.env) or plan.env,
         encoder=absolute(command.encoder) or plan.encoder,
-        # They hold also for runs that are stopped before they have read them, and for runs still to start.
-        changes=[*_without(plan.changes, given), *_without(options, OWN)],
+        # Kept in seeds.json: a run may be stopped before it reads them, and waiting runs start later.
+        changes=[*without(plan.changes, given), *without(options, OWN)],
     )
 
 
@@ -172,13 +171,13 @@ def _read_plan(folder: Path) -> Plan:
     path, remedy = folder / PLAN, f"Resume the run of each seed alone: --run-dir {folder}/seed-... --resume"
     with interpreting(path, remedy):
         content = json.loads(read_file(path, remedy))
-        return Plan(
-            [int(seed) for seed in content["seeds"]],
-            str(content["env"]),
-            str(content["encoder"]),
-            [str(option) for option in content["options"]],
-            [str(option) for option in content["changes"]],
-        )
+        options, changes = ([require(one, str) for one in content[name]] for name in ("options", "changes"))
+        if wrong := names_in([*options, *changes]) & set(OWN):  # they could name code
+            raise ValueError(f"unexpected options {sorted(wrong)}")
+        seeds = [require(seed, int) for seed in content["seeds"]]
+        if not seeds:
+            raise ValueError("there are no seeds")
+        return Plan(seeds, require(content["env"], str), require(content["encoder"], str), options, changes)
 
 
 def _seed_run(folder: Path, seed: int, plan: Plan, *, fresh_episodes: bool) -> SeedRun:
@@ -191,28 +190,6 @@ def _seed_run(folder: Path, seed: int, plan: Plan, *, fresh_episodes: bool) -> S
         own = _as_options({"env": plan.env, **plan.code})
         args += ["--seed", str(seed), *own, *plan.options, *plan.changes]
     return SeedRun(seed, folder, args)
-
-
-def _name_of(option: str) -> str:
-    """Return the name of the field that an option sets; "" for a value."""
-    if not option.startswith("--"):
-        return ""
-    return option.partition("=")[0][2:].replace("-", "_").removeprefix("no_")
-
-
-def _names(options: Sequence[str]) -> set[str]:
-    return {name for option in options if (name := _name_of(option))}
-
-
-def _without(options: Sequence[str], names: Collection[str]) -> list[str]:
-    """Return the options except some, and the values of those."""
-    kept, keeps = [], True
-    for option in options:
-        if name := _name_of(option):
-            keeps = name not in names
-        if keeps:
-            kept.append(option)
-    return kept
 
 
 # -- checks before anything starts -------------------------------------------------------------------------
@@ -243,8 +220,8 @@ def _check(command: TrainPPO, plan: Plan) -> None:
 # -- training ----------------------------------------------------------------------------------------------
 
 
-def _train(folder: Path, plan: Plan, runs: Sequence[SeedRun]) -> SeedRun | None:
-    """Train all seeds; return a run that has found a mistake in the options, or None."""
+def _train(folder: Path, plan: Plan, runs: Sequence[SeedRun]) -> None:
+    """Train all seeds, until they have ended or were stopped."""
     if name := preset_for(plan.env)[0]:
         print(f"preset: {name}")
     with _counted_signals() as signals, SideBySide(runs) as side_by_side:
@@ -255,8 +232,6 @@ def _train(folder: Path, plan: Plan, runs: Sequence[SeedRun]) -> SeedRun | None:
             while not side_by_side.is_over:
                 for run in side_by_side.advance():
                     view.changed(run)
-                    if run.code == 2 and not any(_has_worked(each) for each in runs):
-                        return run
                 view.show()
                 if len(signals) > handled:
                     if not handled:
@@ -266,11 +241,6 @@ def _train(folder: Path, plan: Plan, runs: Sequence[SeedRun]) -> SeedRun | None:
                         side_by_side.kill()
                     handled += 1
                 time.sleep(PAUSE)
-    return None
-
-
-def _has_worked(run: SeedRun) -> bool:
-    return run.status is Status.DONE or run.has_begun
 
 
 def _title(plan: Plan) -> str:
@@ -293,29 +263,6 @@ def _counted_signals() -> Iterator[list[int]]:
 # -- the end -----------------------------------------------------------------------------------------------
 
 
-def _message_of(run: SeedRun) -> str:
-    """Return the message with which a run has ended."""
-    lines = run.log_lines(LOG_LINES)
-    told = [line for line in lines if line.startswith("shoal: ")]
-    return told[-1] if told else "\n".join(lines)
-
-
-def _undo(folder: Path, runs: Sequence[SeedRun], plan: bytes | None) -> None:
-    """Remove what was written before a mistake was found, and restore the plan from before."""
-    for run in runs:
-        if not (run.folder / CHECKPOINT).exists():
-            with suppress(OSError):  # there is something else in the folder
-                (run.folder / LOG).unlink(missing_ok=True)
-                run.folder.rmdir()
-    if plan is not None:
-        write_file(folder / PLAN, plan)
-        return
-    (folder / PLAN).unlink()
-    with suppress(OSError):
-        (folder / LOCK).unlink()
-        folder.rmdir()
-
-
 def _conclude(folder: Path, plan: Plan, runs: Sequence[SeedRun]) -> int:
     """Write and print what came of the runs; return the exit code."""
     outcomes = [outcome_of(run) for run in runs]
@@ -330,18 +277,19 @@ def _conclude(folder: Path, plan: Plan, runs: Sequence[SeedRun]) -> int:
     failed = [run for run in runs if run.status is Status.FAILED]
     unfinished = any(run.status in (Status.STOPPED, Status.WAITING) for run in runs)
     go_on = f"{invocation()} train ppo --run-dir {shlex.quote(str(folder))} --resume{code}"
-    best = max(
-        (each for each in outcomes if each.status == Status.DONE.value and each.mean_return is not None),
-        key=lambda each: each.mean_return or 0.0,
-        default=None,
-    )
+    figure = "mean_return" if all(each.best_evaluation is None for each in outcomes) else "best_evaluation"
+    done = [each for each in outcomes if each.status == Status.DONE.value]
+    known = [each for each in done if getattr(each, figure) is not None]
+    best = max(known, key=lambda each: float(getattr(each, figure)), default=None)
     if unfinished:
         print(f"stopped early; to go on: {go_on}")
     elif failed:
         print(f"to go on with the failed seeds: {go_on}")
     elif best is not None:
         played = shlex.quote(str(folder / best.folder))
-        print(f"to see the best, seed {best.seed}, play: {invocation()} eval {played}{code}")
+        flag = " --best" if figure == "best_evaluation" else ""
+        what = f"largest {figure.replace('_', ' ')}, seed {best.seed}"
+        print(f"to evaluate the one with the {what}: {invocation()} eval {played}{flag}{code}")
     _print_failures(failed)
     if unfinished:
         return 130

@@ -22,10 +22,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-import numpy as np
-
 from shoal.cores import affinity, usable_cores
-from shoal.learn.runs.metrics import UPDATES
+from shoal.learn.runs.files import file_errors_in_words
+from shoal.learn.runs.metrics import UPDATES, read_lines
 from shoal.learn.runs.run import CONFIG
 
 TAIL = 1 << 14  # bytes: some dozens of lines of metrics
@@ -34,7 +33,7 @@ COMMAND = (sys.executable, "-m", "shoal.cli.seeds.process")
 
 
 class Status(Enum):
-    """Where a run is in its life."""
+    """State of a run."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -69,7 +68,7 @@ class SeedRun:
         seed: The seed.
         folder: The folder of the run.
         args: What follows ``shoal``.
-        status: Where the run is in its life.
+        status: State of the run.
         code: The exit code of its process; negative if a signal ended it.
     """
 
@@ -92,7 +91,7 @@ class SeedRun:
         # With -m, Python imports from the current folder first. A process does so only if this one does.
         safe = () if {"", str(Path.cwd())} & set(sys.path) else ("-P",)
         command = [python, *safe, *module, str(os.getpid()), *self.args]
-        with (self.folder / LOG).open("ab") as log, _on_cores(cores):
+        with os.fdopen(_open_log(self.folder / LOG), "ab") as log, _on_cores(cores):
             self._log_begin = log.tell()
             self._process = subprocess.Popen(
                 command,
@@ -138,7 +137,7 @@ class SeedRun:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the process has made an update, or cut off those after the checkpoint to repeat them."""
+        """Whether the metrics have changed since the process started."""
         return self._steps() != self._steps_before
 
     def _steps(self) -> int:
@@ -157,7 +156,7 @@ class SeedRun:
         except OSError:
             return _Metrics((), [], None)
         if self._metrics is None or self._metrics.version != version:
-            lines = last_lines(self.folder / UPDATES)
+            lines = read_lines(self.folder / UPDATES, TAIL)[0]
             self._metrics = _Metrics(version, lines, _progress(self.folder, lines))
         return self._metrics
 
@@ -171,6 +170,12 @@ class SeedRun:
             return []
 
 
+def _open_log(path: Path) -> int:
+    """Open a log to append to, but not through a link that a stranger may have put there."""
+    with file_errors_in_words(path):
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+
+
 def _progress(folder: Path, lines: Sequence[dict[str, Any]]) -> Progress | None:
     try:
         total = int(json.loads((folder / CONFIG).read_bytes())["config"]["total_steps"])
@@ -182,24 +187,6 @@ def _progress(folder: Path, lines: Sequence[dict[str, Any]]) -> Progress | None:
         return Progress(last["steps"], total, float(speed), math.nan if returns is None else float(returns))
     except (OSError, ValueError, LookupError, TypeError):  # not written yet, or damaged
         return None
-
-
-def last_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the whole lines at the end of a file of metrics, to which a process may be writing."""
-    try:
-        with path.open("rb") as file:
-            begin = max(0, file.seek(0, os.SEEK_END) - TAIL)
-            file.seek(begin)
-            lines = file.read().split(b"\n")
-    except OSError:
-        return []
-    found = []
-    for line in lines[1 if begin else 0 : -1]:  # the first and the last may be parts of lines
-        with suppress(ValueError):
-            value = json.loads(line)
-            if isinstance(value, dict) and isinstance(value.get("steps"), int):
-                found.append(value)
-    return found
 
 
 class SideBySide:
@@ -216,7 +203,7 @@ class SideBySide:
     def __init__(self, runs: Sequence[SeedRun]) -> None:
         self._runs = runs
         self.groups = core_groups(len(runs))
-        self._free = list(reversed(self.groups))  # the largest group is the last
+        self._free = list(self.groups)
         self.stopping = False
 
     def __enter__(self) -> Self:
@@ -264,7 +251,7 @@ def core_groups(runs: int) -> list[set[int]]:
     """Split the usable cores into one group for each run, or for as many runs as there are cores.
 
     Returns:
-        The groups, the largest first. If processes cannot be bound to cores, one group of all cores, so that
+        The groups, all of one size. If processes cannot be bound to cores, one group of all cores, so that
         runs do not share cores.
     """
     cores, count = affinity(), usable_cores()
@@ -275,7 +262,8 @@ def core_groups(runs: int) -> list[set[int]]:
     if count < len(cores):
         # A CPU quota. At random, because others on this machine may choose some of its cores too.
         cores = sorted(random.sample(cores, count))
-    return [set(map(int, group)) for group in np.array_split(cores, min(runs, count))]
+    size = count // min(runs, count)  # equal groups: results must not depend on which one becomes free
+    return [set(cores[first : first + size]) for first in range(0, size * min(runs, count), size)]
 
 
 @contextmanager

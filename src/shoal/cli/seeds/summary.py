@@ -1,4 +1,4 @@
-"""What several runs came to: a table, ``summary.json`` and ``curve.png``."""
+"""Results of several runs: a table, ``summary.json`` and ``curve.png``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from shoal.cli._curve import begin_picture, read_curve
+from shoal.cli._curve import begin_picture, read_curve, write_picture
 from shoal.cli._panel import number
 from shoal.cli.seeds.side_by_side import SeedRun, Status
 from shoal.learn.runs.files import write_file
@@ -25,7 +25,7 @@ POINTS = 300  # of the mean curve
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the run of one seed came to. A figure that does not exist is None."""
+    """Result of one seed. A figure that does not exist is None."""
 
     seed: int
     status: str
@@ -153,7 +153,7 @@ def draw_curves(folder: Path, title: str, runs: Sequence[SeedRun]) -> bool:
             label=f"mean of {len(kept)} seeds" if len(kept) > 1 else "mean of 1 seed",
         )
     axes.legend(frameon=False)
-    figure.savefig(folder / CURVE, dpi=120)
+    write_picture(folder / CURVE, figure)
     return True
 
 

@@ -34,9 +34,11 @@ def write_file(path: Path, content: bytes) -> None:
         OutOfResources: If the disk is full. The file is as it was before.
     """
     part = path.with_name(path.name + PART)
-    with disk_full_in_words(path):
+    with file_errors_in_words(path):
         try:
-            with part.open("wb") as file:
+            # Not through a link that a stranger may have put there.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(part, flags, 0o666), "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -61,13 +63,20 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def disk_full_in_words(path: Path) -> Iterator[None]:
-    """Say in words that there is no room for a file."""
+def file_errors_in_words(path: Path) -> Iterator[None]:
+    """Turn errors of the system inside the block into errors that name the file.
+
+    Raises:
+        OutOfResources: If there is no room for the file.
+        RunError: If the file cannot be read or written for another reason.
+    """
     try:
         yield
+    except (OutOfResources, RunError):
+        raise
     except OSError as error:
         if error.errno not in FULL:
-            raise
+            raise RunError(f"{path}: cannot be read or written: {error.strerror or error}") from error
         raise OutOfResources(
             f"cannot write {path}: {FULL[error.errno]}. Free some space and resume the run: what it saved "
             "before is whole"
@@ -77,7 +86,8 @@ def disk_full_in_words(path: Path) -> Iterator[None]:
 def remove_parts(folder: Path) -> None:
     """Remove what a killed process had begun to write. Only the owner of the run's lock may call this."""
     for part in folder.glob(f"*{PART}"):
-        part.unlink(missing_ok=True)
+        with file_errors_in_words(part):
+            part.unlink(missing_ok=True)
 
 
 def read_file(path: Path, remedy: str) -> bytes:
@@ -91,9 +101,11 @@ def read_file(path: Path, remedy: str) -> bytes:
         RunError: If the file cannot be read.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise RunError(f"{path}: expected a file, got a folder or a device. {remedy}")
         return path.read_bytes()
     except OSError as error:
-        raise RunError(f"{path}: cannot read it: {error.strerror}. {remedy}") from error
+        raise RunError(f"{path}: cannot be read: {error.strerror}. {remedy}") from error
 
 
 def digest_of(content: bytes) -> str:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from shoal.errors import RunError
+from shoal.learn.runs.files import file_errors_in_words
 
 NAME = "run.lock"
 
@@ -26,7 +27,10 @@ class Lock:
 
     def __init__(self, folder: Path) -> None:
         path = folder / NAME
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with file_errors_in_words(path):
+            # Not through a link: the file that it points to would be cut.
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._descriptor = os.open(path, flags, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

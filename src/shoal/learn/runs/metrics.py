@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from shoal.learn.progress import Update
-from shoal.learn.runs.files import disk_full_in_words, write_file
+from shoal.learn.runs.files import file_errors_in_words, write_file
 
 UPDATES, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 
@@ -57,8 +57,8 @@ class Lines:
         self._flush_due = 0.0
 
     def append(self, figures: Mapping[str, Any]) -> None:
-        """Append a line. It reaches the file within a second of further calls."""
-        with disk_full_in_words(self._path):
+        """Append a line. Lines are flushed at most once a second."""
+        with file_errors_in_words(self._path):
             self._file.write(json.dumps({name: _finite(value) for name, value in figures.items()}) + "\n")
             if (now := time.monotonic()) >= self._flush_due:
                 self._file.flush()
@@ -66,38 +66,52 @@ class Lines:
 
     def flush(self) -> None:
         """Write all lines to the file."""
-        with disk_full_in_words(self._path):
+        with file_errors_in_words(self._path):
             self._file.flush()
 
     def sync(self) -> None:
         """Write all lines to the disk."""
         self.flush()
-        with disk_full_in_words(self._path):
+        with file_errors_in_words(self._path):
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file."""
-        with disk_full_in_words(self._path):
+        with file_errors_in_words(self._path):
             self._file.close()
 
 
-def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the whole lines of a file, and the number of damaged ones."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+def read_lines(path: Path, tail: int | None = None) -> tuple[list[dict[str, Any]], int]:
+    """Return the whole lines of a file, and the number of damaged ones.
+
+    Args:
+        path: The file. It may be missing, and a process may be writing to it.
+        tail: The number of bytes to read from the end of the file; None for all.
+    """
+    if not path.exists():
         return [], 0
+    with file_errors_in_words(path), path.open("rb") as file:
+        begin = 0 if tail is None else max(0, file.seek(0, os.SEEK_END) - tail)
+        file.seek(begin)
+        content = file.read()
     found, damaged = [], 0
-    for line in content.split(b"\n"):
+    for line in content.split(b"\n")[1 if begin else 0 :]:  # the first may be a part of a line
         try:
             value = json.loads(line) if line.strip() else None
         except (ValueError, RecursionError):  # undecodable bytes are a ValueError too
             value = "damaged"
-        if isinstance(value, dict) and all(isinstance(value.get(n), int) for n in ("updates", "steps")):
+        if isinstance(value, dict) and _has_figures(value):
             found.append(value)
         elif value is not None:
             damaged += 1
     return found, damaged
+
+
+def _has_figures(line: dict[str, Any]) -> bool:
+    """Return whether a line has whole numbers of updates and steps, and no number that is absurdly large."""
+    numbers = [value for value in line.values() if isinstance(value, int)]
+    counts = [line.get(name) for name in ("updates", "steps")]
+    return all(isinstance(count, int) for count in counts) and all(abs(each) < 1 << 62 for each in numbers)
 
 
 def figures_of(update: Update) -> dict[str, Any]:
@@ -132,7 +146,7 @@ class Board:
         self._writer: Any = None
         self._last: Update | None = None
         self._due = 0.0
-        with suppress(ImportError), disk_full_in_words(folder):
+        with suppress(ImportError), file_errors_in_words(folder):
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(str(folder), purge_step=steps)
@@ -162,18 +176,20 @@ class Board:
         """Write scalars by name."""
         if self._writer is None:
             return
-        with disk_full_in_words(self._folder):
+        with file_errors_in_words(self._folder):
             for name, value in scalars.items():
                 if math.isfinite(value):
                     self._writer.add_scalar(name, value, steps)
 
     def close(self) -> None:
         """Write the last update, and close the file."""
-        self._write()
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            with disk_full_in_words(self._folder):
-                writer.close()
+        try:
+            self._write()
+        finally:
+            writer, self._writer = self._writer, None
+            if writer is not None:
+                with file_errors_in_words(self._folder):
+                    writer.close()
 
 
 def _finite(value: Any) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from torch import nn
 
 from shoal.errors import ArgumentError, RunError
 from shoal.learn.policy import EncoderOrMaker, Policy
-from shoal.learn.runs.tensor_file import interpreting, read_tensor_file, write_tensor_file
+from shoal.learn.runs.tensor_file import interpreting, read_tensor_file, require, write_tensor_file
 from shoal.rows.layout import layout
 from shoal.rows.space_json import space_from_json, space_to_json
 
@@ -33,6 +35,17 @@ class Origin:
     """Number of transitions that the policy had learnt from."""
     mean_return: float | None = None
     """Mean return of the evaluation that the policy was saved after, if there was one."""
+
+    @classmethod
+    def read(cls, saved: dict[str, Any]) -> Origin:
+        """Make the origin that a file describes. Its names may be those of code, so their types matter."""
+        return cls(
+            env=require(saved["env"], str),
+            env_kwargs=require(saved["env_kwargs"], dict, type(None)),
+            encoder=require(saved["encoder"], str),
+            steps=require(saved["steps"], int),
+            mean_return=require(saved["mean_return"], float, type(None)),
+        )
 
     def plain(self) -> Origin:
         """Return the origin without the env, if its arguments cannot be written as JSON."""
@@ -90,19 +103,48 @@ def load_saved(
     path, remedy = _find(Path(run), best=best)
     saved = read_tensor_file(path, remedy)
     with interpreting(path, remedy):
-        origin, own = Origin(**saved["origin"]), bool(saved["own_encoder"])
+        origin, own = Origin.read(saved["origin"]), bool(saved["own_encoder"])
         space, actions = space_from_json(saved["observation_space"]), space_from_json(saved["action_space"])
         plan, arguments, weights = layout(space), dict(saved["arguments"]), dict(saved["weights"])
     if own != (encoder is not None):
         name = f", {origin.encoder}" if origin.encoder else ""
-        expected = f"the encoder that the policy was trained with{name}" if own else "None"
-        raise ArgumentError(f"encoder: expected {expected}, got {encoder}")
+        if own:
+            raise ArgumentError(
+                f"encoder: this policy was trained with an encoder of its own{name}. Name it: --encoder "
+                f"{origin.encoder or 'FILE.py:CLASS'} (in Python encoder=...)"
+            )
+        raise ArgumentError(f"encoder: this policy has the default encoder: drop {encoder}")
     if encoder is not None and not isinstance(encoder, nn.Module):
         encoder = encoder(space)  # its errors are not those of the file
     with interpreting(path, remedy):
-        policy = Policy(plan, actions, encoder=encoder, **arguments)
-        policy.load_state_dict(weights)
+        _check_widths(arguments["hidden"], weights)
+    if own:
+        with encoder_errors():
+            policy = Policy(plan, actions, encoder=encoder, **arguments)
+            policy.load_state_dict(weights)
+    else:
+        with interpreting(path, remedy):
+            policy = Policy(plan, actions, **arguments)
+            policy.load_state_dict(weights)
     return SavedPolicy(policy.eval(), origin)
+
+
+@contextmanager
+def encoder_errors() -> Iterator[None]:
+    """Turn errors of weights that do not fit inside the block into one that names the encoder."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ArgumentError(
+            f"encoder: expected the encoder that the policy was trained with, got another one: {error}"
+        ) from error
+
+
+def _check_widths(hidden: Any, weights: dict[str, Any]) -> None:
+    """Raise a `ValueError` if layers are wider than the weights, before memory is taken for them."""
+    largest = max((size for tensor in weights.values() for size in tensor.shape), default=0)
+    if any(width > largest for width in hidden):
+        raise ValueError(f"the layers have the widths {hidden}, but the weights at most {largest}")
 
 
 def _find(run: Path, *, best: bool) -> tuple[Path, str]:
@@ -123,3 +165,6 @@ def check_folder(run: Path) -> None:
     if not run.is_dir():
         why = "is a file" if run.exists() else "does not exist"
         raise RunError(f"{run}: expected the folder of a run, but it {why}")
+    seeds = sorted(path.parent.name for path in run.glob(f"seed-*/{LAST}"))
+    if seeds and not (run / LAST).exists():
+        raise RunError(f"{run}: expected the folder of one run, got that of several: {', '.join(seeds)}")

@@ -20,51 +20,38 @@ import importlib.metadata
 import json
 import os
 import pickle
+import re
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from shoal.errors import ArgumentError, ArgumentTypeError, RunError
+from shoal.errors import ArgumentError, ArgumentTypeError, RunError, SnapshotError
+from shoal.learn.evaluate import Evaluation
 from shoal.learn.learner import Learner
 from shoal.learn.policy import EncoderOrMaker
 from shoal.learn.ppo import PPO
 from shoal.learn.progress import Update
 from shoal.learn.runs.evaluations import Evaluator
-from shoal.learn.runs.files import digest_of, read_file, remove_parts, write_file
+from shoal.learn.runs.files import digest_of, file_errors_in_words, read_file, remove_parts, write_file
 from shoal.learn.runs.lock import Lock
 from shoal.learn.runs.metrics import EVALUATIONS, UPDATES, Board, Lines, figures_of, read_lines, update_from
-from shoal.learn.runs.policy_file import BEST, LAST, Origin, check_folder, save_policy
-from shoal.learn.runs.tensor_file import interpreting, read_tensor_file, write_tensor_file
+from shoal.learn.runs.options import RunOptions
+from shoal.learn.runs.policy_file import BEST, LAST, Origin, check_folder, encoder_errors, save_policy
+from shoal.learn.runs.tensor_file import interpreting, read_tensor_file, require, write_tensor_file
 from shoal.registry import names_code
 from shoal.vector.multiprocessing import Multiprocessing
 from shoal.vector.vec import VectorEnv
 
 LEARNERS: dict[str, Any] = {PPO.algorithm: PPO}
+OPTIONS = {one.name for one in fields(RunOptions)}
 
 CHECKPOINT, CONFIG = "checkpoint.safetensors", "config.json"
+FRESH = "To resume with new episodes instead: --fresh-episodes (in Python fresh_episodes=True)"
 WITHOUT_CHECKPOINT = (
     f"If {LAST} is whole, the policy can still be used (shoal eval, shoal.learn.load). To train, begin anew "
     "in another folder"
 )
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """Settings of a run that do not change what is learnt."""
-
-    checkpoint_seconds: float = 60.0
-    """Seconds between two checkpoints. One is also written after the first update and at the end."""
-    eval_every: int = 0
-    """Number of steps between two evaluations with the likeliest actions, on envs of their own; 0 for none.
-    The policy with the largest mean return is kept."""
-    eval_episodes: int = 20
-    """Number of episodes of an evaluation."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("checkpoint_seconds", 0), ("eval_every", 0), ("eval_episodes", 1)):
-            if not getattr(self, name) >= least:
-                raise ArgumentError(f"{name}: expected at least {least}, got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True)
@@ -81,6 +68,17 @@ class About:
     """Settings of the run."""
     changes: tuple[dict[str, Any], ...] = ()
     """What was changed each time the run was resumed: the steps, and old and new values by setting."""
+
+    @classmethod
+    def read(cls, saved: dict[str, Any]) -> About:
+        """Make what a checkpoint describes. Its names may be those of code, so their types matter."""
+        return cls(
+            env=require(saved["env"], str),
+            env_kwargs=require(saved["env_kwargs"], dict),
+            encoder=require(saved["encoder"], str),
+            options=RunOptions(**saved["options"]),
+            changes=tuple(require(change, dict) for change in require(saved["changes"], tuple)),
+        )
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ class Run:
         folder: Folder to write; it must not contain another run.
         learner: Learner to save.
         env: Name of the env, from which `resume` makes it again.
-        env_kwargs: Arguments for the env, of types that JSON has.
+        env_kwargs: Arguments for the env, of types that JSON has; by default those of the learner.
         options: Settings of the run.
         encoder: Name of the learner's encoder, such as ``path/to/file.py:Class``; it is only written down.
 
@@ -130,11 +128,10 @@ class Run:
         *,
         encoder: str = "",
     ) -> None:
-        if not isinstance(env, str):
-            raise ArgumentTypeError(
-                "env: expected a name, by which the run can be resumed, such as path/to/file.py:Class, got "
-                f"{env!r}"
-            )
+        _check_name(env)
+        if not isinstance(options, (RunOptions, type(None))):
+            raise ArgumentTypeError(f"options: expected RunOptions(...), got {options!r}")
+        env_kwargs = learner.env_kwargs if env_kwargs is None else env_kwargs
         try:
             json.dumps(env_kwargs)
         except (TypeError, ValueError) as error:
@@ -142,7 +139,8 @@ class Run:
                 f"env_kwargs: expected types that JSON has, by which the run can be resumed: {error}"
             ) from error
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        with file_errors_in_words(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         lock = Lock(folder)
         try:
             if (folder / CHECKPOINT).exists() or (folder / LAST).exists():
@@ -151,10 +149,14 @@ class Run:
                     "in Python shoal.learn.resume)"
                 )
             # A run that was killed in its first update has no checkpoint, so its files can be removed.
-            for pattern in (UPDATES, EVALUATIONS, BEST, "events.out.tfevents.*", "envs-*.pickle"):
-                for left in folder.glob(pattern):
-                    left.unlink()
-            self._open(folder, lock, learner, About(env, env_kwargs or {}, encoder, options or RunOptions()))
+            patterns = (UPDATES, EVALUATIONS, BEST, "events.out.tfevents.*", "envs-*.pickle")
+            left = [path for pattern in patterns for path in folder.glob(pattern)]
+            if left and not (folder / CONFIG).exists():
+                raise RunError(f"{left[0]}: belongs to something else: choose another folder for the run")
+            for path in left:
+                with file_errors_in_words(path):
+                    path.unlink()
+            self._open(folder, lock, learner, About(env, env_kwargs, encoder, options or RunOptions()))
         except BaseException:
             lock.release()
             raise
@@ -169,12 +171,17 @@ class Run:
         write_file(folder / CONFIG, json.dumps(self._described(), indent=2).encode())
         options = about.options
         self._updates = Lines(folder / UPDATES, learner.updates)
-        self._evaluations = Lines(folder / EVALUATIONS, learner.updates) if options.eval_every else None
-        self.damaged_lines = self._updates.damaged
+        self._evaluations = None
+        if options.eval_every or (folder / EVALUATIONS).exists():
+            self._evaluations = Lines(folder / EVALUATIONS, learner.updates)
+        self.damaged_lines = self._updates.damaged + (self._evaluations.damaged if self._evaluations else 0)
         self._board = Board(folder, None if restored is None else learner.steps)
-        self._evaluator = Evaluator(folder, self._origin(), options.eval_every, options.eval_episodes)
+        self._evaluator = Evaluator(folder, self._origin(), learner.config, options)
         self.evaluation: dict[str, Any] | None = None
-        self._saved, self._saved_updates = time.monotonic(), -1 if restored is None else learner.updates
+        # A new run, and one with new settings, is saved after its first update.
+        is_saved = restored is not None and not restored.changed
+        self._saved, self._saved_updates = time.monotonic(), learner.updates if is_saved else -1
+        self._saved_steps = None if restored is None else learner.steps
         self._envs_are_saved = restored is None or restored.exact
         self._closed = False
 
@@ -183,7 +190,7 @@ class Run:
         return {
             "algorithm": self.learner.algorithm,
             **asdict(self.about),
-            "config": asdict(self.learner.config),
+            "config": asdict(self.learner.config.settled(self.learner.vec.num_rows)),
             "threads": self.learner.threads._asdict(),
             "versions": {name: importlib.metadata.version(name) for name in ("shoal", "torch")},
         }
@@ -203,15 +210,15 @@ class Run:
         """Write an update to the folder; evaluate and save if that is due."""
         self._updates.append(figures_of(update))
         self._board.update(update)
-        if self._evaluator.is_due(update.steps):
-            self._evaluate(update)
+        found = self._evaluator.evaluate_if_due(self.learner.policy, self._origin())
+        if found is not None:
+            self._add_evaluation(update, found)
         passed = time.monotonic() - self._saved
         if self._saved_updates < 0 or passed >= self.about.options.checkpoint_seconds:
             self.save()
 
-    def _evaluate(self, update: Update) -> None:
+    def _add_evaluation(self, update: Update, found: Evaluation) -> None:
         assert self._evaluations is not None
-        found = self._evaluator.evaluate(self.learner.policy, self._origin())
         self.evaluation = {
             "steps": update.steps,
             "updates": update.updates,
@@ -222,6 +229,11 @@ class Run:
         }
         self._evaluations.append(self.evaluation)
         self._board.add({"eval/episodic_return": found.mean_return}, update.steps)
+
+    @property
+    def saved_steps(self) -> int | None:
+        """Number of transitions at the last checkpoint; None if there is none."""
+        return self._saved_steps
 
     @property
     def best_return(self) -> float | None:
@@ -243,7 +255,10 @@ class Run:
             {
                 "algorithm": learner.algorithm,
                 "about": asdict(self.about),
-                "config": {**asdict(learner.config), **_vec_settings(learner.vec)},
+                "config": {
+                    **asdict(learner.config.settled(learner.vec.num_rows)),
+                    **_vec_settings(learner.vec),
+                },
                 "own_encoder": learner.policy.own_encoder,
                 "envs": envs,
                 "state": state,
@@ -254,7 +269,7 @@ class Run:
                 old.unlink()
         save_policy(self.folder / LAST, learner.policy, self._origin())
         self._saved, self._saved_updates = time.monotonic(), learner.updates
-        self._envs_are_saved = envs is not None
+        self._saved_steps, self._envs_are_saved = learner.steps, envs is not None
         return self._envs_are_saved
 
     def _save_envs(self, snapshot: Any) -> dict[str, str] | None:
@@ -309,6 +324,15 @@ def _call_all(functions: list[Any]) -> None:
         raise error
 
 
+def _check_name(env: Any) -> None:
+    """Raise an `ArgumentTypeError` if this is not the name of an env."""
+    if not isinstance(env, str):
+        raise ArgumentTypeError(
+            "env: expected a name, by which the run can be resumed, such as path/to/file.py:Class, got "
+            f"{env!r}"
+        )
+
+
 def _vec_settings(vec: VectorEnv) -> dict[str, Any]:
     """Return settings that make an equal vec on any machine, so that a snapshot of its envs fits."""
     backend = type(vec).__name__.lower()
@@ -325,7 +349,6 @@ def resume(
     env: str | None = None,
     encoder: EncoderOrMaker | None = None,
     fresh_episodes: bool = False,
-    options: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Run:
     """Go on with a run from its last checkpoint.
@@ -340,9 +363,9 @@ def resume(
         encoder: Module like the one that the policy was trained with, or its class, if it was not the default
             encoder.
         fresh_episodes: Whether to begin new episodes instead of reading the snapshot of the envs.
-        options: Fields of `RunOptions` to change.
-        **changes: Settings to change, such as ``total_steps=1_000_000``. The config's `CHANGEABLE` lists
-            those that can change. The result then differs from that of a run that had them from the start.
+        **changes: Settings to change, such as ``total_steps=1_000_000`` or ``eval_every=50_000``: fields of
+            `RunOptions`, and those that the config's `CHANGEABLE` lists. The result then differs from that
+            of a run that had them from the start.
 
     Returns:
         The run, with its learner in ``run.learner``. Closing it closes the learner.
@@ -364,13 +387,15 @@ def resume(
         True
     """
     folder = Path(run)
+    if env is not None:
+        _check_name(env)
     check_folder(folder)
     path = folder / CHECKPOINT
     if not path.exists():
         raise RunError(f"{folder}: expected the folder of a run, but it has no {CHECKPOINT}")
     lock = Lock(folder)
     try:
-        return _resume(folder, lock, env, encoder, fresh_episodes, options or {}, changes)
+        return _resume(folder, lock, env, encoder, fresh_episodes, changes)
     except BaseException:
         lock.release()
         raise
@@ -382,7 +407,6 @@ def _resume(
     env: str | None,
     encoder: EncoderOrMaker | None,
     fresh_episodes: bool,
-    options: dict[str, Any],
     changes: dict[str, Any],
 ) -> Run:
     path = folder / CHECKPOINT
@@ -390,28 +414,36 @@ def _resume(
     with interpreting(path, WITHOUT_CHECKPOINT):
         learner_class = LEARNERS[saved["algorithm"]]
         before = learner_class.config_class.of(saved["config"])
-        about = About(**{**saved["about"], "options": RunOptions(**saved["about"]["options"])})
+        about = About.read(saved["about"])
         state, snapshot, own_encoder = dict(saved["state"]), saved["envs"], bool(saved["own_encoder"])
-        done = int(state["collector"]["steps"])
+        done = require(state["collector"]["steps"], int)
     _check_code(folder, about, env, encoder, own_encoder=own_encoder)
+    own = {name: changes.pop(name) for name in list(changes) if name in OPTIONS}
+    options = replace(about.options, **own)
     config = _changed(before, changes, done)
+    if env is not None and env != about.env:
+        if not names_code(about.env):
+            raise ArgumentError(f"env: the run was begun on {about.env}, and this cannot change, got {env}")
+        snapshot = None  # it names the file of the old env
     changed = {
-        name: [value, getattr(config, name)]
-        for name, value in vars(before).items()
-        if value != getattr(config, name)
+        name: [value, getattr(now, name)]
+        for then, now in ((before, config), (about.options, options))
+        for name, value in vars(then).items()
+        if value != getattr(now, name)
     }
+    if env is not None and env != about.env:
+        changed["env"] = [about.env, env]
     about = replace(
         about,
         env=env or about.env,
-        options=replace(about.options, **options),
+        options=options,
         changes=(*about.changes, *([{"steps": done, "changed": changed}] if changed else [])),
     )
     state["envs"] = None if fresh_episodes or snapshot is None else _read_envs(folder, snapshot)
     learner = learner_class(about.env, config, env_kwargs=about.env_kwargs, encoder=encoder)
     try:
         threads = learner.threads
-        with interpreting(path, WITHOUT_CHECKPOINT):
-            exact = learner.load_state_dict(state)
+        exact = _load_state(learner, state, path, own_encoder=own_encoder)
         if "torch_threads" in changed:
             learner.threads = threads
         run = Run.__new__(Run)
@@ -421,6 +453,19 @@ def _resume(
         learner.close()
         raise
     return run
+
+
+def _load_state(learner: Any, state: dict[str, Any], path: Path, *, own_encoder: bool) -> bool:
+    """Restore the state of a learner; return whether its envs go on. Errors name what is wrong."""
+    if own_encoder:
+        with encoder_errors():
+            learner.policy.load_state_dict(state["policy"])
+    try:
+        with interpreting(path, WITHOUT_CHECKPOINT):
+            restored: bool = learner.load_state_dict(state)
+            return restored
+    except SnapshotError as error:
+        raise RunError(f"{path.parent}: the envs cannot be restored: {error}. {FRESH}") from error
 
 
 def _check_code(
@@ -447,7 +492,13 @@ def _changed(before: Any, changes: dict[str, Any], done: int) -> Any:
         if getattr(config, name) != getattr(before, name) and name not in config.CHANGEABLE:
             raise ArgumentError(
                 f"{name}: the run was begun with {getattr(before, name)!r}, and this cannot change; what can "
-                f"change: {', '.join(sorted(config.CHANGEABLE))}"
+                f"change: {', '.join(sorted(config.CHANGEABLE | OPTIONS))}"
+            )
+    for name in ("timeout", "on_error"):
+        if name in changes and config.backend != "multiprocessing":
+            raise ArgumentError(
+                f"{name}: only a run whose envs are in worker processes has it; this one has the backend "
+                f"{config.backend}"
             )
     if config.total_steps < done and config.total_steps != before.total_steps:
         raise ArgumentError(
@@ -458,18 +509,17 @@ def _changed(before: Any, changes: dict[str, Any], done: int) -> Any:
 
 def _read_envs(folder: Path, described: Any) -> Any:
     """Read the snapshot of the envs, if it is the one that belongs to the checkpoint."""
-    remedy = "To resume with new episodes instead: --fresh-episodes (in Python fresh_episodes=True)"
     with interpreting(folder / CHECKPOINT, WITHOUT_CHECKPOINT):
         name, digest = str(described["file"]), str(described["sha256"])
-        if Path(name).name != name:
-            raise ValueError(f"{name!r} is not the name of a file")
-    content = read_file(folder / name, remedy)
+        if not re.fullmatch(r"envs-[0-9a-f]+\.pickle", name):
+            raise ValueError(f"{name!r} is not the name of a snapshot")
+    content = read_file(folder / name, FRESH)
     if digest_of(content) != digest:
         raise RunError(
-            f"{folder / name}: expected the snapshot of the checkpoint, got a damaged file. {remedy}"
+            f"{folder / name}: expected the snapshot of the checkpoint, got a damaged file. {FRESH}"
         )
     try:
         return pickle.loads(content)
     except Exception as error:  # such as a class that this version of a package does not have
         what = f"{type(error).__name__}: {error}"
-        raise RunError(f"{folder / name}: cannot make the envs of it ({what}). {remedy}") from error
+        raise RunError(f"{folder / name}: cannot make the envs of it ({what}). {FRESH}") from error

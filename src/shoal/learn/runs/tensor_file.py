@@ -9,6 +9,8 @@ never runs code from it.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from shoal.errors import RunError
+from shoal.errors import RunError, SnapshotError
 from shoal.learn.runs.files import NO_DIGEST, is_whole, read_file, stamp, write_file
 
 # What a hostile or foreign file can raise while its content is interpreted.
@@ -68,27 +70,35 @@ def read_tensor_file(path: Path, remedy: str) -> Any:
         return _join(json.loads(metadata["value"]), load(content))
 
 
-class interpreting:  # noqa: N801 - used as a function, like contextlib.suppress
+@contextmanager
+def interpreting(path: Path, remedy: str) -> Iterator[None]:
     """Turn errors that a foreign file causes inside the block into a `RunError` that names the file.
 
     Args:
         path: The file.
         remedy: What can be done without it, for the message.
     """
+    try:
+        yield
+    except (RunError, SnapshotError):
+        raise
+    except MISFITS as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise RunError(
+            f"{path}: expected what this version of Shoal writes, got something else ({what}). {remedy}"
+        ) from error
 
-    def __init__(self, path: Path, remedy: str) -> None:
-        self._path, self._remedy = path, remedy
 
-    def __enter__(self) -> None:
-        pass
+def require(value: Any, *kinds: type) -> Any:
+    """Return a value that was read from a file, if it has one of these types.
 
-    def __exit__(self, kind: Any, error: BaseException | None, _: object) -> None:
-        if isinstance(error, MISFITS) and not isinstance(error, RunError):
-            what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise RunError(
-                f"{self._path}: expected what this version of Shoal writes, got something else ({what}). "
-                f"{self._remedy}"
-            ) from error
+    Raises:
+        TypeError: If it has another type.
+    """
+    if type(value) not in kinds:
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"expected {names}, got {type(value).__name__}")
+    return value
 
 
 def _split(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
