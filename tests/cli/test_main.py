@@ -110,3 +110,10 @@ def test_a_reader_that_has_gone(args):
     done = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
     os.close(writes)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("option", [["--ent-coef", "0.1"], ["--ent_coef=0.1"]])
+def test_an_option_of_other_libraries_is_understood(option, capsys):
+    assert main(["train", "ppo", "--env", "CartPole-v1", *option]) == 2
+    name = option[0].partition("=")[0]
+    assert capsys.readouterr().err == f"shoal: {name}: did you mean --entropy?\n"

@@ -71,6 +71,20 @@ def braille(lines):
     return [line for line in lines if any("\u2800" < character <= "\u28ff" for character in line)]
 
 
+def test_a_log_warns_once_when_something_is_wrong():
+    clock, file = Clock(), io.StringIO()
+    with Panel(TITLE, a_pipe(file), clock=clock) as panel:
+        for index in range(1, 60):
+            panel(an_update(index, 2.0 * index, approx_kl=0.01 if index < 20 else 0.01 * index))
+            clock.now += 1
+    lines = file.getvalue().splitlines()
+    (place,) = (number for number, line in enumerate(lines) if line.startswith("warning: "))
+    assert lines[place].startswith("warning: updates move the policy too far: KL 0.")
+    assert "--learning-rate" in lines[place]
+    assert len(lines) == 60
+    assert 20 < place < 30
+
+
 # -- in a terminal -----------------------------------------------------------------------------------------
 
 
@@ -119,9 +133,10 @@ def test_where_there_is_little_room_the_chart_is_left_out():
 def test_warnings_are_what_stays():
     lines = last_frame(some(20, approx_kl=0.4), 60, 8)
     assert lines[0] == TITLE
-    assert lines[-2:] == [
-        "! updates move the policy far, KL 0.400: lower the learning",
-        "  rate or take fewer epochs",
+    assert lines[-3:] == [
+        "! updates move the policy too far: KL 0.400, where 0.005 to",
+        "  0.03 are usual. Lower --learning-rate, or bound it with",
+        "  --target-kl 0.05",
     ]
 
 
@@ -200,10 +215,10 @@ def test_a_line_every_second():
     clock, file = Clock(), io.StringIO()
     with Panel(TITLE, a_pipe(file), clock=clock) as panel:
         for index in range(1, 36):
-            panel(an_update(index))
+            panel(an_update(index, total_steps=1_000_000))
             clock.now += 0.125
     assert file.getvalue().splitlines() == [
-        f"steps {1024 * index:,}/100,000  return 79.9  SPS 51,200  entropy 0.546  kl 0.007"
+        f"steps {1024 * index:,}/1,000,000  return 79.9  SPS 51,200  entropy 0.546  kl 0.007"
         for index in (1, 9, 17, 25, 33, 35)
     ]
 
@@ -244,7 +259,7 @@ def test_learners_with_other_losses():
         panel(update)
     assert file.getvalue() == "steps 20,480/100,000  return 79.9  SPS 51,200\n"
     assert any(re.search(r"td error +0\.250", line) for line in last_frame([update]))
-    assert warnings_for([update] * 50) == []
+    assert warnings_for([update] * 50) == {}
 
 
 def test_torch_is_not_imported():

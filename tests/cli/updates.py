@@ -14,7 +14,19 @@ LOSSES = {
 }
 
 
-def an_update(updates, mean_return=79.9, *, split=SPLIT, episodes=12, total_steps=100_000, **losses):
+def an_update(
+    updates,
+    mean_return=79.9,
+    *,
+    split=SPLIT,
+    episodes=12,
+    total_steps=100_000,
+    learning_rate=2.5e-3,
+    passes=8.0,
+    threads=1,
+    cpu=0.95,
+    **losses,
+):
     return Update(
         steps=1024 * updates,
         total_steps=total_steps,
@@ -24,14 +36,21 @@ def an_update(updates, mean_return=79.9, *, split=SPLIT, episodes=12, total_step
         episodes=episodes,
         mean_return=mean_return,
         mean_length=mean_return,
-        learning_rate=2.5e-3,
+        learning_rate=learning_rate,
         losses=LOSSES | losses,
         split=split,
+        passes=passes,
+        learning_threads=threads,
+        learning_cpu=cpu,
     )
 
 
 def some(count, **changes):
-    return [an_update(index, **changes) for index in range(1, count + 1)]
+    """Updates that differ only in their entropy, which has fallen after the first as it does in learning."""
+    return [
+        an_update(1, **{"entropy": 0.6} | changes),
+        *(an_update(index, **changes) for index in range(2, count + 1)),
+    ]
 
 
 class Clock:

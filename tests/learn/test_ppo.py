@@ -182,6 +182,37 @@ def test_a_kl_that_is_too_large_ends_an_update():
     assert len(steps) < 10
 
 
+def test_an_update_reports_how_much_it_learnt():
+    bounded, unbounded = [], []
+    for target_kl, found in ((1e-9, bounded), (0.0, unbounded)):
+        with PPO("shoal/CartPole-v1", quick(target_kl=target_kl, total_steps=128, torch_threads=2)) as ppo:
+            ppo.train(found.append)
+    assert [update.passes for update in unbounded] == [2.0] * len(unbounded)  # epochs
+    assert all(update.passes <= 1 for update in bounded)
+    assert all(update.learning_threads == 2 and update.learning_cpu > 0 for update in unbounded)
+
+
+def test_a_policy_that_has_moved_before_the_update_is_not_held_back():
+    """In overlap mode the policy has moved since it acted: only how far the update moves it counts."""
+    passes = []
+    config = quick(mode="overlap", target_kl=0.02, learning_rate=5e-3, epochs=4, total_steps=5000)
+    with PPO("shoal/CartPole-v1", config) as ppo:
+        descend, limit = ppo._descend, 1.5 * ppo.config.target_kl
+
+        def check(experience, targets):
+            steps = descend(experience, targets)
+            moved = [float(step.figures.approx_kl) for step in steps]
+            assert all(kl - moved[0] <= limit for kl in moved[:-1])
+            if len(steps) < 4 * ppo._num_minibatches:
+                assert moved[-1] - moved[0] > limit
+            passes.append(moved[0] > 1e-6)
+            return steps
+
+        ppo._descend = check
+        ppo.train()
+    assert any(passes)
+
+
 def test_overlap_learns_from_all_that_it_collects():
     with PPO("shoal/Pendulum-v1", quick(mode="overlap", total_steps=512)) as ppo:
         result = ppo.train()

@@ -8,6 +8,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 import shoal
 from shoal.errors import ArgumentError
 from shoal.learn import PPO, PPOConfig
+from shoal.learn.ppo_config import USUAL_NAMES
 from shoal.testing import SampleEnv
 from tests.learn.small_runs import quick
 
@@ -39,6 +40,27 @@ def test_a_misspelt_key_is_an_error():
         ArgumentError, match="learning_rat: PPO has no such setting: did you mean learning_rate"
     ):
         PPOConfig.of({"learning_rat": 1})
+
+
+@pytest.mark.parametrize(
+    ("usual", "ours"),
+    [
+        ("ent_coef", "entropy"),
+        ("clip_coef", "clip"),
+        ("vf_coef", "value_weight"),
+        ("n_steps", "horizon"),
+        ("batch_size", "minibatch_size"),
+    ],
+)
+def test_a_name_of_other_libraries_is_understood(usual, ours):
+    with pytest.raises(ArgumentError, match=f"{usual}: PPO has no such setting: did you mean {ours}[?]"):
+        PPOConfig.of({usual: 1})
+
+
+def test_names_of_other_libraries_stand_for_ours():
+    ours = set(PPOConfig.__dataclass_fields__)
+    assert set(USUAL_NAMES.values()) <= ours
+    assert not ours & set(USUAL_NAMES)
 
 
 def test_a_number_may_be_written_as_one_likes():

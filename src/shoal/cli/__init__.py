@@ -131,6 +131,7 @@ def _train(args: list[str]) -> int:
 
     from shoal.cli._numbers import WHOLE_NUMBERS
     from shoal.cli.train import TrainPPO, defaults_for
+    from shoal.learn.ppo_config import USUAL_NAMES
 
     if args[:1] != ["ppo"]:
         if args[:1] in ([], ["-h"], ["--help"]):
@@ -143,6 +144,11 @@ def _train(args: list[str]) -> int:
     if options and not options[0].startswith("-"):
         print(f"shoal: {options[0]!r}: expected an option; did you mean --env {options[0]}?", file=sys.stderr)
         return 2
+    for option in options:
+        asked = option.partition("=")[0]
+        if option.startswith("--") and (name := USUAL_NAMES.get(asked[2:].replace("-", "_"))):
+            print(f"shoal: {asked}: did you mean --{name.replace('_', '-')}?", file=sys.stderr)
+            return 2
     command = tyro.cli(
         TrainPPO,
         prog="shoal train ppo",

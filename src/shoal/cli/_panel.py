@@ -22,6 +22,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from shoal.cli._format import duration, number
+from shoal.cli._warnings import LONG, RECENT, shares, warnings_for
+
 if TYPE_CHECKING:
     from shoal.learn import Update
 
@@ -31,8 +34,6 @@ REST = 300
 FRAME_SECONDS = 0.25  # the shortest time from one frame to the next
 
 MOST_KEPT = 1000  # the number of updates that are kept; more would not fit into a chart
-RECENT = 10  # the number of updates that are judged together, because a single update is noisy
-LONG = 20  # the number of updates after which a trend is no accident
 SMOOTH_SECONDS = 10.0  # the time over which speed is averaged
 
 WIDTH = 100  # the largest width in characters; wider lines are harder to read
@@ -53,7 +54,8 @@ class Panel:
     """Shows the updates of a learner to the user.
 
     In a terminal, the panel is one frame that is redrawn; the last frame stays. Elsewhere it prints at most
-    one line per second, and always a line for the first and the last update. It takes 0.3 % of the time.
+    one line per second, and always a line for the first and the last update; and each kind of warning once,
+    when it appears. It takes 0.3 % of the time.
 
     Args:
         title: The first line of the frame: the env, the learner and the folder of the run.
@@ -93,6 +95,7 @@ class Panel:
         self._next = -math.inf
         self._live: Live | None = None
         self._usage: Usage | None = None
+        self._warned: set[str] = set()
 
     def __enter__(self) -> Self:
         """Return the panel. It draws nothing before the first update."""
@@ -127,10 +130,17 @@ class Panel:
         if self._draws:
             self._draw()
         else:
-            self._console.print(Text(summary(self._history)), soft_wrap=True)
+            self._print()
         self._is_shown = True
         ended = self._clock()
         self._next = ended + max(self._pause, REST * (ended - begun))
+
+    def _print(self) -> None:
+        self._console.print(Text(summary(self._history)), soft_wrap=True)
+        for kind, warning in warnings_for(self._history).items():
+            if kind not in self._warned:
+                self._warned.add(kind)
+                self._console.print(Text(f"warning: {warning}"), soft_wrap=True)
 
     def _draw(self) -> None:
         # The frame leaves one line of the terminal free, where the cursor goes after the last frame.
@@ -160,90 +170,6 @@ def summary(history: Sequence[Update]) -> str:
         ),
     ]
     return "  ".join(parts)
-
-
-def warnings_for(history: Sequence[Update]) -> list[str]:
-    """Return warnings about problems of the run, each with a remedy.
-
-    Most problems are judged only after several updates, because the first ones compile and warm up.
-
-    Args:
-        history: The updates so far, oldest first.
-    """
-    if not history:
-        return []
-    found, latest, recent = [], history[-1], history[-RECENT:]
-    if latest.episodes == 0 and latest.steps >= 0.1 * latest.total_steps:
-        found.append("no episode has finished yet: there are no returns to show")
-    if any(math.isnan(latest.losses.get(name, 0.0)) for name in ("policy", "value")):
-        found.append(
-            "the losses are not numbers any more: look for rewards or observations that are not either"
-        )
-    if len(history) < RECENT:
-        return found
-
-    entropies = [_loss(update, "entropy") for update in (history[0], *recent)]
-    # The entropy of continuous actions may pass 0 and fall below it, which is no collapse.
-    if all(0 <= entropy < 0.01 * entropies[0] for entropy in entropies[1:]) and _is_below_best(history):
-        found.append(
-            f"entropy has collapsed from {number(entropies[0])} to {number(entropies[-1])} and the return is "
-            "below its best: the policy tries nothing new. Give entropy more weight or learn more slowly"
-        )
-    moved = sum(_loss(update, "approx_kl") for update in recent) / RECENT
-    if moved > 0.1:
-        found.append(
-            f"updates move the policy far, KL {number(moved)}: lower the learning rate or take fewer epochs"
-        )
-    if len(history) >= RECENT + LONG and _values_are_useless(history):
-        found.append(
-            f"explained variance has been below 0 for {LONG} updates: the value function predicts nothing"
-        )
-    split = shares(recent)
-    if (share := split.get("learn", 0.0)) > 0.8:
-        found.append(
-            f"learning takes {share:.0%} of the time: more envs will not help; fewer epochs, larger "
-            "minibatches or a smaller network would"
-        )
-    if (share := split.get("wait", 0.0)) > 0.8:
-        found.append(
-            f"waiting for envs takes {share:.0%} of the time: more workers or compiled envs may help"
-        )
-    return found
-
-
-def _loss(update: Update, name: str) -> float:
-    # Comparisons with NaN are false, so a missing loss causes no warning.
-    return update.losses.get(name, math.nan)
-
-
-def _is_below_best(history: Sequence[Update]) -> bool:
-    """Return whether the latest return is below the best by more than 5 % of the range, which is noise."""
-    known = [update.mean_return for update in history if math.isfinite(update.mean_return)]
-    if not known:
-        return False
-    low, high = min(known), max(known)
-    return known[-1] < high - 0.05 * (high - low)
-
-
-def _values_are_useless(history: Sequence[Update]) -> bool:
-    """Return whether explained variance has been below 0 for `LONG` updates while value errors are large.
-
-    If all returns are alike, there is little variance to explain, and small errors are no problem.
-    """
-    late = history[-LONG:]
-    error = sum(_loss(update, "value") for update in late) / LONG
-    largest = max(_loss(update, "value") for update in history)
-    return all(_loss(update, "explained_variance") < 0 for update in late) and not error < 0.01 * largest
-
-
-def shares(updates: Iterable[Update]) -> dict[str, float]:
-    """Return the share of each hop in the sum of the times of all hops, because hops may overlap."""
-    seconds: dict[str, float] = {}
-    for update in updates:
-        for hop, taken in update.split.items():
-            seconds[hop] = seconds.get(hop, 0.0) + taken
-    total = sum(seconds.values())
-    return {hop: taken / total for hop, taken in seconds.items()} if total > 0 else {}
 
 
 def steps_per_second(history: Sequence[Update]) -> float:
@@ -279,7 +205,7 @@ def frame(
     head = [Text(title, "bold"), *progress(history, width)]
     warned = [
         Text(line, "yellow")
-        for warning in warnings_for(history)
+        for warning in warnings_for(history).values()
         for line in textwrap.wrap(f"! {warning}", max(20, width), subsequent_indent="  ")
     ]
     below = [
@@ -391,25 +317,6 @@ def _grid(cells: Mapping[str, str], width: int) -> list[Text]:
             lines[-1].append(" " * GAP)
         lines[-1].append(name, "dim").append(" " + value.rjust(CELL - len(name) - 1))
     return lines
-
-
-def number(value: float) -> str:
-    """Format a number with few digits (79.9, 0.546, 52,300), or as a dash if it is NaN or infinite."""
-    size = abs(value)
-    if not math.isfinite(value):
-        return "-"
-    if size >= 1e6 or 0 < size < 1e-3:
-        return f"{value:.1e}"
-    digits = 0 if size >= 1000 else 1 if size >= 10 else 2 if size >= 1 else 3
-    return f"{value:,.{digits}f}"
-
-
-def duration(seconds: float) -> str:
-    """Format a time as hours, minutes and seconds, or as a dash if it is NaN or infinite."""
-    if not math.isfinite(seconds):
-        return "-"
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
 # -- the machine -------------------------------------------------------------------------------------------

@@ -115,7 +115,8 @@ class PPO:
         self._return_moments, self._return_sums = Moments(1), np.zeros(rows, np.float32)
         self.updates = self._learnt = 0  # updates, and transitions that they learnt from
         self.seconds = 0.0
-        self._learning_seconds = 0.0
+        self._learning_seconds = self._learning_cpu_seconds = 0.0
+        self._passes = math.nan
         self._stop_requested = False
 
     @property
@@ -228,12 +229,13 @@ class PPO:
 
     def _learn(self, rollout: Rollout) -> dict[str, float]:
         """Do one update with the full columns of a rollout; return the mean of each figure."""
-        begun = time.perf_counter()
+        begun, cpu_begun = time.perf_counter(), time.process_time()
         experience = rollout.take()
         self._set_learning_rate()
         targets = self._targets(experience)
         steps = self._descend(experience, targets)
         figures = _mean_figures(steps)
+        self._passes = len(steps) / self._num_minibatches
         self._check_finite(experience, figures if steps else {})
         acts = torch.from_numpy(experience.acts)
         figures["explained_variance"] = losses.explained_variance(
@@ -244,6 +246,7 @@ class PPO:
         self.updates += 1
         self._learnt += experience.transitions
         self._learning_seconds += time.perf_counter() - begun
+        self._learning_cpu_seconds += time.process_time() - cpu_begun
         return figures
 
     def _set_learning_rate(self) -> None:
@@ -270,8 +273,12 @@ class PPO:
         return _Targets(advantages, returns)
 
     def _descend(self, experience: Experience, targets: _Targets) -> list[_GradientStep]:
-        """Pass `epochs` times over the experience; end early if the policy has moved beyond `target_kl`."""
-        limit, steps = 1.5 * self.config.target_kl, []
+        """Pass `epochs` times over the experience; end early if the policy has moved beyond `target_kl`.
+
+        The distance is measured from the first step, because in the modes overlap and async the policy that
+        acted is older than the one that the update begins with.
+        """
+        limit, begin, steps = 1.5 * self.config.target_kl, 0.0, []
         for _ in range(self.config.epochs):
             for minibatch in experience.minibatches(
                 targets.advantages,
@@ -283,8 +290,11 @@ class PPO:
                 step = self._gradient_step(minibatch.to(self.policy.device))
                 steps.append(step)
                 # Converted to a float only if needed, because that waits for a GPU.
-                if limit and float(step.figures.approx_kl) > limit:
-                    return steps
+                if limit:
+                    moved = float(step.figures.approx_kl)
+                    begin = begin if len(steps) > 1 else moved
+                    if moved - begin > limit:
+                        return steps
         return steps
 
     def _gradient_step(self, minibatch: Minibatch) -> _GradientStep:
@@ -335,7 +345,9 @@ class PPO:
         self.seconds += seconds
         collector = self._collector
         split = {**collector.seconds, "learn": self._learning_seconds}
+        cpu = self._learning_cpu_seconds / max(self._learning_seconds, 1e-9)
         collector.seconds, self._learning_seconds = dict.fromkeys(HOPS, 0.0), 0.0
+        self._learning_cpu_seconds = 0.0
         if on_update is None:
             return
         episodes = self.episodes
@@ -352,6 +364,9 @@ class PPO:
                 self.optimizer.param_groups[0]["lr"],
                 figures,
                 split,
+                self._passes,
+                max(self.threads.learning, self.threads.lstm),
+                cpu,
             )
         )
 

@@ -13,17 +13,43 @@ from shoal.errors import ArgumentError, ArgumentTypeError
 from shoal.learn.policy import ACTIVATIONS
 from shoal.learn.presets import preset_for
 
+# The names that CleanRL, Stable-Baselines3 and others give to settings, and ours.
+USUAL_NAMES = {
+    "anneal_lr": "anneal",
+    "batch_size": "minibatch_size",
+    "clip_coef": "clip",
+    "clip_range": "clip",
+    "clip_range_vf": "clip_value",
+    "clip_vloss": "clip_value",
+    "ent_coef": "entropy",
+    "entropy_coef": "entropy",
+    "lr": "learning_rate",
+    "n_envs": "num_envs",
+    "n_epochs": "epochs",
+    "n_steps": "horizon",
+    "num_epochs": "epochs",
+    "num_minibatches": "minibatch_size",
+    "num_steps": "horizon",
+    "total_timesteps": "total_steps",
+    "update_epochs": "epochs",
+    "value_coef": "value_weight",
+    "vf_coef": "value_weight",
+}
+
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """Settings of PPO. The defaults suit small envs that are fast to step."""
+    """Settings of PPO. The defaults suit small envs that are fast to step.
+
+    Where the usual name of a setting is another, it is given in brackets.
+    """
 
     total_steps: int = 100_000
-    """Number of transitions to learn from. Steps that reset an env do not count."""
+    """Number of transitions to learn from. Steps that reset an env do not count. (`total_timesteps`)"""
     seed: int = 1
     """Seed of weights, actions, minibatches and envs. The same seed gives the same result."""
     num_envs: int = 64
-    """Number of envs, if the learner makes them."""
+    """Number of envs, if the learner makes them. (`n_envs`)"""
     backend: Literal["auto", "serial", "multiprocessing", "native"] = "auto"
     """Backend of the envs, as in `shoal.make`. For a few fast envs in Python, serial is fastest."""
     num_workers: int | None = None
@@ -32,32 +58,34 @@ class PPOConfig:
     """sync: step, then learn. overlap: learn from one rollout while the previous policy collects the next;
     reproducible. async: take rows as they arrive, so that the learner does not wait for the slowest env."""
     horizon: int | None = None
-    """Number of steps of each row in a rollout; by default enough for four minibatches, and at least 32."""
+    """Number of steps of each row in a rollout; by default enough for four minibatches, and at least 32.
+    (`num_steps`, `n_steps`)"""
     epochs: int = 8
-    """Number of passes over each rollout."""
+    """Number of passes over each rollout. (`update_epochs`, `n_epochs`)"""
     minibatch_size: int = 512
     """Number of transitions in a gradient step. The number of gradient steps per transition does not
-    depend on the number of envs."""
+    depend on the number of envs. (`batch_size`)"""
     learning_rate: float = 2.5e-3
-    """Learning rate of Adam at the beginning."""
+    """Learning rate of Adam at the beginning. (`lr`)"""
     anneal: bool = True
-    """Decrease the learning rate linearly to 0."""
+    """Decrease the learning rate linearly to 0. (`anneal_lr`)"""
     gamma: float = 0.99
     """Discount of future rewards."""
     gae_lambda: float = 0.95
     """Weight of long horizons in advantages, from 0 (one step) to 1 (the whole episode)."""
     clip: float = 0.2
-    """Largest relative change of an action's probability in an update."""
+    """Largest relative change of an action's probability in an update. (`clip_coef`, `clip_range`)"""
     clip_value: float = 0.0
-    """Largest change of a value in an update; 0 for no limit."""
+    """Largest change of a value in an update; 0 for no limit. (`clip_range_vf`, `clip_vloss`)"""
     entropy: float = 0.005
-    """Weight of the entropy, which keeps the policy exploring."""
+    """Weight of the entropy, which keeps the policy exploring. (`ent_coef`)"""
     value_weight: float = 0.5
-    """Weight of the value loss."""
+    """Weight of the value loss. (`vf_coef`)"""
     max_grad_norm: float = 0.5
     """Largest norm of a gradient; longer gradients are clipped."""
-    target_kl: float = 0.0
-    """KL divergence for early stopping: an update ends at 1.5 times this; 0 for no early stopping."""
+    target_kl: float = 0.02
+    """Bound on the KL divergence of an update: it ends early when the policy has moved 1.5 times as far;
+    0 for no bound."""
     normalize_observations: bool = True
     """Normalise vectors in observations to mean 0 and deviation 1. Both are saved with the policy."""
     normalize_returns: bool = True
@@ -165,8 +193,8 @@ class PPOConfig:
         known = {field.name for field in fields(cls)}
         for name in values:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f": did you mean {near[0]}?" if near else ""
+                near = USUAL_NAMES.get(name) or next(iter(difflib.get_close_matches(name, known, 1)), "")
+                hint = f": did you mean {near}?" if near else ""
                 raise ArgumentError(f"{name}: PPO has no such setting{hint}")
         return cls(**values)
 

@@ -32,6 +32,12 @@ class Update:
     """Figures by name: policy, value, entropy, approx_kl, clip_fraction, explained_variance, grad_norm."""
     split: dict[str, float] = field(default_factory=dict)
     """Seconds of this update by hop: wait, act, store, send, learn."""
+    passes: float = math.nan
+    """Passes over the rollout; fewer than `epochs` if `target_kl` ended the update."""
+    learning_threads: int = 1
+    """Number of threads while learning: torch's, or those of the LSTM if they are more."""
+    learning_cpu: float = math.nan
+    """CPU seconds of this process per second of learning."""
     evaluation: float = math.nan
     """Mean return of the last evaluation; NaN if there was none. A run adds it."""
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shoal.cli._curve import begin_picture, read_curve, write_picture
-from shoal.cli._panel import number
+from shoal.cli._format import number
 from shoal.cli.seeds.side_by_side import SeedRun, Status
 from shoal.learn.runs.files import write_file
 from shoal.learn.runs.metrics import EVALUATIONS, UPDATES, read_lines

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from shoal.cli._panel import WIDTH, duration, number
+from shoal.cli._format import duration, number
+from shoal.cli._panel import WIDTH
 from shoal.cli.seeds.side_by_side import LOG, SeedRun, Status
 
 FRAME_SECONDS = 1.0  # runs write their metrics once a second
