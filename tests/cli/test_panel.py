@@ -136,7 +136,7 @@ def test_warnings_are_what_stays():
     assert lines[-3:] == [
         "! updates move the policy too far: KL 0.400, where 0.005 to",
         "  0.03 are usual. Lower --learning-rate, or bound it with",
-        "  --target-kl 0.05",
+        "  --target-kl 0.02",
     ]
 
 

@@ -1,5 +1,6 @@
 """`shoal eval --replay`: frames of all kinds as GIF and MP4, and envs that draw none."""
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -14,9 +15,10 @@ from PIL import Image
 
 from shoal import _core, register
 from shoal.cli import _replay
-from shoal.cli._replay import Mp4, check_env_draws, check_path, to_frame, write_replay
+from shoal.cli._replay import check_env_draws, to_frame, write_replay
 from shoal.errors import ArgumentError, MissingExtra
 from shoal.learn import PPO, PPOConfig
+from shoal.video import Mp4, check_path
 from tests.cli.running import in_process
 
 LENGTH = 7  # steps of an episode: one frame more
@@ -247,19 +249,17 @@ def test_a_path_that_cannot_be_written(name, tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "folder.mp4").mkdir()
     with pytest.raises(ArgumentError, match="--replay: expected a file"):
-        check_path(tmp_path / name)
+        check_path(tmp_path / name, "--replay")
 
 
 @pytest.mark.parametrize(
     ("name", "package", "extra"), [("x.gif", "PIL", "cli"), ("x.mp4", "imageio_ffmpeg", "video")]
 )
 def test_a_package_that_is_missing(name, package, extra, monkeypatch, tmp_path):
-    found = _replay.importlib.util.find_spec
-    monkeypatch.setattr(
-        _replay.importlib.util, "find_spec", lambda name: None if name == package else found(name)
-    )
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else found(name))
     with pytest.raises(MissingExtra, match=rf'needs {package}: pip install "shoal\[{extra}\]"'):
-        check_path(tmp_path / name)
+        check_path(tmp_path / name, "--replay")
 
 
 ENV = """

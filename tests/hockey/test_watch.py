@@ -9,8 +9,9 @@ from shoal.errors import ArgumentError, MissingExtra
 from shoal.hockey.drawing import COLORS
 from shoal.hockey.play.match import Match, opponents_with
 from shoal.hockey.players import make_player
-from shoal.hockey.watch import HELD, check_output, count_frames, frames_of, play_games, write_video
+from shoal.hockey.watch import HELD, count_frames, frames_of, play_games, write_video
 from shoal.learn import PPO, PPOConfig
+from shoal.video import check_path
 from tests.cli.running import in_process
 
 pytestmark = pytest.mark.skipif(_core.NAME != "native", reason="there are no compiled envs without the core")
@@ -109,10 +110,10 @@ def test_a_video_has_all_frames(tmp_path, ending):
 
 def test_outputs_that_cannot_be_written(tmp_path, monkeypatch):
     with pytest.raises(ArgumentError, match=r"expected a file\.gif or a file\.mp4, got .*game\.avi"):
-        check_output(tmp_path / "game.avi")
+        check_path(tmp_path / "game.avi", "out")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r'imageio is not installed: pip install "shoal\[video\]"'):
-        check_output(tmp_path / "game.mp4")
+    with pytest.raises(MissingExtra, match=r'game\.mp4 needs imageio: pip install "shoal\[video\]"'):
+        check_path(tmp_path / "game.mp4", "out")
 
 
 def test_colours_differ_in_blue():

@@ -311,5 +311,5 @@ def test_a_run_keeps_the_choice(rehearsed, tmp_path):
         ppo.train(on_update=run)
         run.save()
     rehearsed(2.0, 1.0)
-    with resume(tmp_path / "run").ppo as again:
-        assert type(again.vec) is shoal.Serial
+    with resume(tmp_path / "run") as again:
+        assert type(again.learner.vec) is shoal.Serial

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import warnings
@@ -13,39 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.errors import ArgumentError, MissingExtra, ShoalError
 from shoal.stepping.env_faults import summary_of
+from shoal.video import Frame, Mp4, check_path, replacing
 
 if TYPE_CHECKING:
     from shoal.learn import Policy
     from shoal.vector.vec import VectorEnv
 
-Frame = NDArray[np.uint8]
-"""A picture of shape (height, width, 3)."""
-
-NEEDED = {".gif": (("PIL",), "cli"), ".mp4": (("imageio", "imageio_ffmpeg"), "video")}  # packages, extra
 MOST_GIF_FRAMES = 600  # a GIF is made of frames in memory; an MP4 is encoded while the policy plays
-SMALLEST_SIDE = 64  # pixels of a frame in an MP4: some players do not show smaller videos
 DEFAULT_RATE, FASTEST_RATE = 30.0, 240.0  # frames per second
-
-
-def check_path(path: Path) -> None:
-    """Check that a replay can be written to a path.
-
-    Raises:
-        ArgumentError: If the path ends in neither .gif nor .mp4, or is not a file in a folder.
-        MissingExtra: If a package for it is not installed.
-    """
-    if path.suffix not in NEEDED:
-        raise ArgumentError(f"--replay: expected a file.gif or a file.mp4, got {path}")
-    if path.is_dir() or any(parent.exists() and not parent.is_dir() for parent in path.absolute().parents):
-        raise ArgumentError(f"--replay: expected a file in a folder, got {path}")
-    packages, extra = NEEDED[path.suffix]
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtra(f'--replay: {path} needs {package}: pip install "shoal[{extra}]"')
 
 
 def check_env_draws(env: str, env_kwargs: Mapping[str, Any]) -> None:
@@ -77,8 +54,8 @@ def write_replay(
         ArgumentError: If the path has another ending, or the env does not draw frames of one size.
         MissingExtra: If a package is not installed.
     """
-    check_path(path)
-    with _drawing(env, env_kwargs) as vec, _replacing(path) as unfinished:
+    check_path(path, "--replay")
+    with _drawing(env, env_kwargs) as vec, replacing(path) as unfinished:
         rate = _rate(vec.metadata)
         if path.suffix == ".gif":
             frames: list[Frame] = []
@@ -101,38 +78,6 @@ def write_gif(path: Path, frames: list[Frame], rate: float) -> None:
     pictures[0].save(
         path, save_all=True, append_images=pictures[1:], duration=max(20, round(1000 / rate)), loop=0
     )
-
-
-class Mp4:
-    """Writes frames as an MP4 that browsers play: H.264 with 4:2:0 chroma, the index at the beginning.
-
-    Args:
-        path: The file to write.
-        rate: Frames per second.
-    """
-
-    def __init__(self, path: Path, rate: float) -> None:
-        import imageio.v2 as imageio
-
-        self._writer: Any = imageio.get_writer(
-            path,
-            fps=rate,
-            codec="libx264",
-            pixelformat="yuv420p",
-            macro_block_size=1,  # otherwise imageio scales the frames; `append` makes the sides even
-            output_params=["-movflags", "+faststart"],
-        )
-
-    def append(self, frame: Frame) -> None:
-        """Encode a frame. Small ones are magnified, and 4:2:0 chroma needs even sides."""
-        times = -(-SMALLEST_SIDE // min(frame.shape[:2]))
-        large = frame.repeat(times, 0).repeat(times, 1)
-        height, width = large.shape[:2]
-        self._writer.append_data(np.pad(large, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge"))
-
-    def close(self) -> None:
-        """End the file."""
-        self._writer.close()
 
 
 def to_frame(drawn: Any, env: str) -> Frame:
@@ -250,18 +195,3 @@ def _rate(metadata: Mapping[str, Any]) -> float:
 
 def _size(shape: tuple[int, ...]) -> str:
     return f"{shape[1]} x {shape[0]} pixels"
-
-
-# ------------------------------------------------------------------------------------------------ writing
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Write to another file first, so that a failure leaves an older replay as it is."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        yield unfinished
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from shoal.cli._code import absolute, load_encoder
-from shoal.cli._replay import check_env_draws, check_path, write_replay
+from shoal.cli._replay import check_env_draws, write_replay
 from shoal.errors import ArgumentError, MissingExtra
 from shoal.registry import names_code
+from shoal.video import check_path
 
 if TYPE_CHECKING:
     from shoal.learn import Evaluation
@@ -55,7 +56,7 @@ class Evaluate:
         if self.episodes < 1:
             raise ArgumentError(f"--episodes: expected at least 1, got {self.episodes}")
         if self.replay:
-            check_path(Path(self.replay))
+            check_path(Path(self.replay), "--replay")
         saved = load_saved(self.run_dir, encoder=load_encoder(self.encoder), best=self.best)
         policy, kwargs = saved.policy, saved.origin.env_kwargs or {}
         env = self._env_to_play(saved.origin.env)

@@ -45,10 +45,11 @@ class Watch:
     def run(self) -> int:
         """Play, write the video, print the results and return the exit code."""
         from shoal.hockey.players import make_player
-        from shoal.hockey.watch import check_output, count_frames, frames_of, play_games, write_video
+        from shoal.hockey.watch import count_frames, frames_of, play_games, write_video
+        from shoal.video import check_path
 
         path = Path(self.out)
-        check_output(path)  # before minutes of play
+        check_path(path, "out")  # before minutes of play
         if self.seed < 0:
             raise ArgumentError(f"seed: expected 0 or more, got {self.seed}")
         left, right = make_player(self.left, 2 * self.seed), make_player(self.right, 2 * self.seed + 1)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,15 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from shoal.errors import ArgumentError, MissingExtra
+from shoal.errors import ArgumentError
 from shoal.hockey.drawing import COLORS, draw_observation
 from shoal.hockey.envs import Hockey
 from shoal.hockey.players import Player
 from shoal.hockey.settings import settings
 from shoal.hockey.table import FPS
 from shoal.vector.native import Native
+from shoal.video import Mp4, check_path, replacing
 
-NEEDED = {".gif": (("PIL",), "cli"), ".mp4": (("imageio", "imageio_ffmpeg"), "video")}  # packages, extra
 HELD = 25  # times that the last frame of a game is repeated, so that one sees how it ended
 
 
@@ -104,23 +104,6 @@ def frames_of(games: Iterable[Game]) -> Iterator[NDArray[np.uint8]]:
         yield from [draw_observation(game.observations[-1])] * HELD
 
 
-def check_output(path: Path) -> None:
-    """Check that a video can be written to a path.
-
-    Raises:
-        ArgumentError: If the path ends in neither .gif nor .mp4.
-        MissingExtra: If a package for it is not installed.
-    """
-    if path.suffix not in NEEDED:
-        raise ArgumentError(f"out: expected a file.gif or a file.mp4, got {path}")
-    if any(parent.exists() and not parent.is_dir() for parent in path.absolute().parents):
-        raise ArgumentError(f"out: expected a file in a folder, got {path}, of which a part is a file")
-    needed, remedy = NEEDED[path.suffix]
-    for package in needed:
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtra(f'{path}: {package} is not installed: pip install "shoal[{remedy}]"')
-
-
 def write_video(path: Path, frames: Iterable[NDArray[np.uint8]]) -> None:
     """Write frames of games as a GIF that loops, or as an MP4, by the ending of the path.
 
@@ -133,9 +116,14 @@ def write_video(path: Path, frames: Iterable[NDArray[np.uint8]]) -> None:
         ArgumentError: If the path ends in neither .gif nor .mp4.
         MissingExtra: If a package for it is not installed.
     """
-    check_output(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    (_write_gif if path.suffix == ".gif" else _write_mp4)(path, frames)
+    check_path(path, "out")
+    with replacing(path) as unfinished:
+        if path.suffix == ".gif":
+            _write_gif(unfinished, frames)
+        else:
+            with closing(Mp4(unfinished, FPS)) as video:
+                for frame in frames:
+                    video.append(frame)
 
 
 def _write_gif(path: Path, frames: Iterable[NDArray[np.uint8]]) -> None:
@@ -154,13 +142,3 @@ def _write_gif(path: Path, frames: Iterable[NDArray[np.uint8]]) -> None:
     images = map(image, frames)
     first = next(images)
     first.save(path, save_all=True, append_images=images, duration=1000 // FPS, loop=0)
-
-
-def _write_mp4(path: Path, frames: Iterable[NDArray[np.uint8]]) -> None:
-    import imageio.v2 as imageio
-
-    # The sides of a frame are multiples of 8. By default, imageio would scale them to multiples of 16.
-    writer: Any = imageio.get_writer(path, fps=FPS, macro_block_size=8)
-    with writer:
-        for frame in frames:
-            writer.append_data(frame)
