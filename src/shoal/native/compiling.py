@@ -188,19 +188,20 @@ def _kernel_of(spec: Spec, step: Any, *, straight: bool, checked: bool) -> Any:
         "carray": carray,
         "body": _part((several if spec.is_team else single)(parts), **INLINE),
     }
-    views: list[str] = []
+    arrays: list[str] = []
     for index, name in enumerate(ORDER):
         names[f"column_{index}"] = _column(*kinds(spec)[name])
-        views.append(f"array_{index} = column_{index}(addresses[{index}], first, last - first)")
-    arrays = ", ".join(f"array_{index}" for index in range(len(ORDER)))
-    call = f"return {DONE} + body(verb, {arrays})"
+        arrays.append(f"column_{index}(addresses[{index}], first, last - first)")
+    call = f"return {DONE} + body(verb, {', '.join(arrays)})"
     if checked:  # `replaying.py` finds the error, and can say more than Numba would print
-        # One call only: Numba splits a try block at each call, which would double the time to compile.
-        call = f"try:\n        {call}\n    except Exception:\n        return 0"
+        # Only one call is in the try block: Numba splits it at each call, which would double the time to
+        # compile. Other kernels would be slower with names for their arrays.
+        views = "; ".join(f"array_{index} = {view}" for index, view in enumerate(arrays))
+        call = f"return {DONE} + body(verb, {', '.join(f'array_{index}' for index in range(len(arrays)))})"
+        call = f"{views}\n    try:\n        {call}\n    except Exception:\n        return 0"
     source = f"""
 def kernel(columns, verb, first, last):
     addresses = carray(columns, {len(ORDER)})
-    {"; ".join(views)}
     {call}
 """
     exec(source, names)
