@@ -1,6 +1,7 @@
 """Runs on disk: what is written, and going on bit for bit."""
 
 import json
+import pickle
 import threading
 
 import gymnasium
@@ -182,6 +183,13 @@ def test_the_policy_of_a_run_plays_as_it_did(tmp_path):
     first, second = (evaluate(each, "shoal/Pendulum-v1", 10, seed=3) for each in (ppo.policy, policy))
     assert first.returns.tolist() == second.returns.tolist()
     assert policy.return_scale == ppo.policy.return_scale != 1
+
+
+def test_a_pickle_of_the_weights_holds_each_number_once():
+    with PPO("shoal/CartPole-v1", config(hidden=(64, 64))) as ppo:
+        ppo.train(lambda update: ppo.stop())  # from the first step on, all weights are parts of one vector
+        numbers = sum(tensor.nbytes for tensor in ppo.policy.state_dict().values())
+        assert len(pickle.dumps(ppo.policy.state_dict())) < 1.5 * numbers
 
 
 def test_a_run_that_was_killed_has_no_update_twice(tmp_path):
