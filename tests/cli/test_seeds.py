@@ -104,7 +104,9 @@ class Interrupts(Faulty):
             flag.touch()
             ours = signal.getsignal(signal.SIGTERM)
             os.kill(os.getppid(), signal.SIGINT)
+            guard = time.monotonic() + 60
             while signal.getsignal(signal.SIGTERM) is ours:  # until the parent has passed the signal on
+                assert time.monotonic() < guard
                 time.sleep(0.001)
 """
 ONE_ENV = ["--num-envs", "1", "--horizon", "64", "--backend", "serial"]

@@ -15,7 +15,8 @@ from shoal.learn.progress import Result, Update
 from shoal.learn.rollout import Rollout
 from shoal.learn.runs.options import RunOptions
 from shoal.learn.runs.policy_file import load
-from shoal.learn.runs.run import Run, resume
+from shoal.learn.runs.resuming import resume
+from shoal.learn.runs.run import Run
 from shoal.learn.stopping import stop_on_signals
 from shoal.learn.unpack import unpack
 

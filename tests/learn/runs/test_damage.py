@@ -3,7 +3,6 @@
 import copy
 import json
 import random
-import shutil
 
 import pytest
 import torch
@@ -11,22 +10,9 @@ import torch
 from shoal.errors import RunError
 from shoal.learn import load, resume
 from shoal.learn.runs.tensor_file import read_tensor_file, write_tensor_file
-from tests.learn.runs.folders import evaluated_run
 
 # One process of pytest's runs the tests of this run, so that it is trained once.
 pytestmark = pytest.mark.xdist_group("a run to damage")
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("damaged") / "run"
-    evaluated_run(folder)
-    return folder
-
-
-@pytest.fixture
-def run(trained, tmp_path):
-    return shutil.copytree(trained, tmp_path / "run")
 
 
 def load_best(folder):

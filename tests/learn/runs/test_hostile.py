@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import shutil
 from pathlib import Path
 
 import gymnasium
@@ -15,21 +14,9 @@ from shoal.learn.runs.files import digest_of
 from shoal.learn.runs.policy_file import load_saved, save_policy
 from shoal.learn.runs.tensor_file import read_tensor_file, write_tensor_file
 from tests.cli.running import in_process
-from tests.learn.runs.folders import ENV, train_run
+from tests.learn.runs.folders import ENV
 
 pytestmark = pytest.mark.xdist_group("a run of a stranger")
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("hostile") / "run"
-    train_run(folder)
-    return folder
-
-
-@pytest.fixture
-def run(trained, tmp_path):
-    return shutil.copytree(trained, tmp_path / "run")
 
 
 class Touch:
