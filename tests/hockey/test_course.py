@@ -66,10 +66,10 @@ def rest(env, steps):
 
 def test_a_script_of_the_course():
     env = h_env.HockeyEnv(mode=h_env.Mode.NORMAL)
-    one, two = h_env.BasicOpponent(weak=False), h_env.BasicOpponent(weak=True)
+    one, two = h_env.BasicOpponent(weak=False, seed=1), h_env.BasicOpponent(weak=True, seed=2)
     winners = set()
-    for _ in range(8):
-        obs, info = env.reset()
+    for seed in range(8):
+        obs, info = env.reset(seed=seed)
         obs_two = env.obs_agent_two()
         for _ in range(env.max_timesteps + 1):
             obs, reward, done, truncated, info = env.step(np.hstack([one.act(obs), two.act(obs_two)]))
