@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 from shoal.learn import PPO, PPOConfig, evaluate
-from shoal.learn.presets import preset_for
+from shoal.learn.configs.presets import preset_for
 
 COMPILED = "shoal/CartPole-v1"
 ZOO = {"num_envs": 8, "horizon": 32, "minibatch_size": 256, "epochs": 20, "gamma": 0.98, "gae_lambda": 0.8}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from shoal.errors import OutOfResources
 
@@ -48,3 +49,18 @@ def obtaining(what: str, instead: str) -> Iterator[None]:
     else:
         return
     raise OutOfResources(f"cannot get {what}: {problem}. {remedy}. {instead}.") from cause
+
+
+def free_memory() -> int | None:
+    """Return the number of bytes of memory that this process can still take; None if that is not known."""
+    found = []
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
+    group = Path("/sys/fs/cgroup")  # of a container
+    with suppress(OSError, ValueError, StopIteration):
+        limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+        lines = (group / "memory.stat").read_text().splitlines()
+        cached = int(next(line for line in lines if line.startswith("inactive_file")).split()[1])
+        found.append(limit - used + cached)
+    return max(0, min(found)) if found else None

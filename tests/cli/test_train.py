@@ -227,8 +227,8 @@ def test_an_evaluation_has_a_curve_and_a_best_policy(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["train", "dqm"], "expected a learner: ppo, got 'dqm'"),
-        (["train"], "--env: expected the env to learn"),
+        (["train", "dqm"], "expected one of the learners ppo, dqn, sac, got dqm"),
+        (["train"], "expected one of the learners ppo, dqn, sac, got none"),
         (["train", "ppo"], "--env: expected the env to learn"),
         (["train", "ppo", "--total-steps", "5"], "--env: expected the env to learn"),
         (["train", "ppo", "--env", "CartPole-v1", "--total-steps", "1.5"], "expected a whole number"),

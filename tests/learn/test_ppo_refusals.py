@@ -7,8 +7,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 import shoal
 from shoal.errors import ArgumentError
-from shoal.learn import PPO, PPOConfig
-from shoal.learn.ppo_config import USUAL_NAMES
+from shoal.learn import PPO, DQNConfig, PPOConfig, SACConfig
 from shoal.testing import SampleEnv
 from tests.learn.small_runs import quick
 
@@ -19,7 +18,7 @@ from tests.learn.small_runs import quick
         ({"total_steps": 0}, "total_steps: expected at least 1, got 0"),
         ({"gamma": 1.5}, "gamma: expected at least 0 and at most 1, got 1.5"),
         ({"mode": "fast"}, "mode: expected 'sync', 'overlap' or 'async', got 'fast'"),
-        ({"activation": "sin"}, "activation: expected one of"),
+        ({"activation": "sin"}, "activation: expected 'relu' or 'tanh', got 'sin'"),
         ({"learning_rate": "1e-3"}, "learning_rate: expected a number, got '1e-3'"),
         ({"num_envs": 8.5}, "num_envs: expected a whole number, got 8.5"),
         ({"horizon": True}, "horizon: expected a whole number, got True"),
@@ -57,10 +56,11 @@ def test_a_name_of_other_libraries_is_understood(usual, ours):
         PPOConfig.of({usual: 1})
 
 
-def test_names_of_other_libraries_stand_for_ours():
-    ours = set(PPOConfig.__dataclass_fields__)
-    assert set(USUAL_NAMES.values()) <= ours
-    assert not ours & set(USUAL_NAMES)
+@pytest.mark.parametrize("config", [PPOConfig, DQNConfig, SACConfig])
+def test_names_of_other_libraries_stand_for_ours(config):
+    ours = set(config.__dataclass_fields__)
+    assert set(config.USUAL_NAMES.values()) <= ours
+    assert not ours & set(config.USUAL_NAMES)
 
 
 def test_a_number_may_be_written_as_one_likes():

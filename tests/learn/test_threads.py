@@ -30,7 +30,7 @@ def a_policy(kind, lstm):
 def chosen(kind, *, vec_class=shoal.Serial, **settings):
     config = PPOConfig(hidden=(64, 64), **settings)
     with vec_class(lambda: SampleEnv(SPACES[kind], Discrete(2)), 8, flat=True) as vec:
-        return choose_threads(a_policy(kind, config.lstm), vec, config)
+        return choose_threads(a_policy(kind, config.lstm), vec, config, config.minibatch_size)
 
 
 @pytest.mark.parametrize(

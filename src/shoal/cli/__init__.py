@@ -112,7 +112,7 @@ def _run(args: list[str]) -> int:
 
 @dataclass
 class _Train:
-    """Learn to play an env: `shoal train ppo --help` says how."""
+    """Learn to play an env: `shoal train ppo --help` says how; the same for dqn and sac."""
 
 
 @dataclass
@@ -130,29 +130,34 @@ def _train(args: list[str]) -> int:
     import tyro
 
     from shoal.cli._numbers import WHOLE_NUMBERS
-    from shoal.cli.train import TrainPPO, defaults_for
-    from shoal.learn.ppo_config import USUAL_NAMES
+    from shoal.cli.train import COMMANDS, CONFIGS, defaults_for
 
-    if args[:1] != ["ppo"]:
-        if args[:1] in ([], ["-h"], ["--help"]):
-            args = ["ppo", *args]
-        else:
-            usage = f"usage: shoal train ppo --env ENV [options]; expected a learner: ppo, got {args[0]!r}"
-            print(usage, file=sys.stderr)
-            return 2
-    options = args[1:]
+    if not args or args[0] not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        if args[:1] in (["-h"], ["--help"]):
+            print(f"usage: shoal train LEARNER --env ENV [options]\n\nLearners: {known}.")
+            print("For the options of one: shoal train ppo --help")
+            return 0
+        print(
+            f"usage: shoal train LEARNER --env ENV [options]; expected one of the learners {known}, got "
+            f"{args[0] if args else 'none'}",
+            file=sys.stderr,
+        )
+        return 2
+    algorithm, options = args[0], args[1:]
     if options and not options[0].startswith("-"):
         print(f"shoal: {options[0]!r}: expected an option; did you mean --env {options[0]}?", file=sys.stderr)
         return 2
     for option in options:
         asked = option.partition("=")[0]
-        if option.startswith("--") and (name := USUAL_NAMES.get(asked[2:].replace("-", "_"))):
+        usual = CONFIGS[algorithm].USUAL_NAMES
+        if option.startswith("--") and (name := usual.get(asked[2:].replace("-", "_"))):
             print(f"shoal: {asked}: did you mean --{name.replace('_', '-')}?", file=sys.stderr)
             return 2
     command = tyro.cli(
-        TrainPPO,
-        prog="shoal train ppo",
-        default=defaults_for(options),
+        COMMANDS[algorithm],
+        prog=f"shoal train {algorithm}",
+        default=defaults_for(algorithm, options),
         args=options,
         registry=WHOLE_NUMBERS,
     )

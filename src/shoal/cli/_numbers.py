@@ -1,4 +1,4 @@
-"""Integers in the forms that users write: 100000, 100_000 or 1e5."""
+"""Numbers in the forms that users write: 100000, 100_000 or 1e5, and fractions such as 1/8."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 WHOLE_NUMBERS = ConstructorRegistry()
-"""The registry for `tyro.cli` that reads each integer option with `whole`."""
+"""The registry for `tyro.cli` that reads each integer option with `whole`, each float with `fraction`."""
 
 
 def whole(text: str) -> int:
@@ -23,6 +23,31 @@ def whole(text: str) -> int:
         if (number := float(text)).is_integer():
             return int(number)
     raise ValueError(f"expected a whole number, such as 100000 or 1e5, got {text!r}")
+
+
+def fraction(text: str) -> float:
+    """Convert a text to a float.
+
+    Raises:
+        ValueError: If the text is neither a number nor a fraction.
+    """
+    above, slash, below = text.partition("/")
+    with suppress(ValueError, ZeroDivisionError):
+        return float(above) / float(below) if slash else float(text)
+    raise ValueError(f"expected a number, such as 0.125 or 1/8, got {text!r}")
+
+
+@WHOLE_NUMBERS.primitive_rule
+def _read_floats(given: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    if given.type is not float:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="FLOAT",
+        instance_from_str=lambda parts: fraction(parts[0]),
+        is_instance=lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    )
 
 
 @WHOLE_NUMBERS.primitive_rule

@@ -18,7 +18,7 @@ from shoal.stepping.env_faults import summary_of
 from shoal.video import Frame, Mp4, check_path, replacing
 
 if TYPE_CHECKING:
-    from shoal.learn import Policy
+    from shoal.learn.base_policy import BasePolicy
     from shoal.vector.vec import VectorEnv
 
 MOST_GIF_FRAMES = 600  # a GIF is made of frames in memory; an MP4 is encoded while the policy plays
@@ -41,7 +41,7 @@ def check_env_draws(env: str, env_kwargs: Mapping[str, Any]) -> None:
 
 def write_replay(
     path: Path,
-    policy: Policy,
+    policy: BasePolicy,
     env: str,
     env_kwargs: Mapping[str, Any],
     *,
@@ -135,7 +135,7 @@ def _drawing(env: str, env_kwargs: Mapping[str, Any]) -> Iterator[VectorEnv]:
 
 
 def _play(
-    policy: Policy,
+    policy: BasePolicy,
     vec: VectorEnv,
     env: str,
     take: Callable[[Frame], None],

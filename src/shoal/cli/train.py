@@ -23,8 +23,11 @@ from shoal.errors import ArgumentError, MissingExtra
 from shoal.registry import names_code
 
 try:
-    from shoal.learn.ppo_config import PPOConfig
-    from shoal.learn.presets import preset_for
+    from shoal.learn.configs.base import LearnerConfig
+    from shoal.learn.configs.dqn import DQNConfig
+    from shoal.learn.configs.ppo import PPOConfig
+    from shoal.learn.configs.presets import preset_for
+    from shoal.learn.configs.sac import SACConfig
     from shoal.learn.runs.options import RunOptions
 except ImportError as error:  # torch
     raise MissingExtra(str(error)) from error
@@ -34,13 +37,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TrainPPO:
-    """Learn to play an env by PPO.
-
-    Ctrl-C (or SIGTERM) ends it after the update under way, and saves. A second one ends it at once.
-
-    Example: shoal train ppo --env CartPole-v1 --total-steps 100000 --seed 1
-    """
+class Train:
+    """What `shoal train` does, whatever the learner."""
 
     env: str = ""
     """A Gymnasium id, a name that `shoal envs` lists, or path/to/file.py:Class."""
@@ -61,7 +59,7 @@ class TrainPPO:
     """A torch module to use instead of the default encoder. It is made with the observation space."""
     options: OmitArgPrefixes[RunOptions] = field(default_factory=RunOptions)
     """What to write, and how often."""
-    config: OmitArgPrefixes[PPOConfig] = field(default_factory=PPOConfig)
+    config: LearnerConfig = field(default_factory=LearnerConfig)
     """How to learn."""
 
     def run(self, given: Sequence[str] = ()) -> int:
@@ -82,6 +80,8 @@ class TrainPPO:
                 )
                 return 0
             print(f"envs: {learner.vec}", flush=True)
+            if learner.replay is not None:
+                print(f"replay: {learner.replay}", flush=True)
             go_on = self._command_to_go_on(run)
             title = f"{learner.algorithm.upper()} on {run.about.env}"
             try:
@@ -102,12 +102,14 @@ class TrainPPO:
 
     def _new(self, stack: ExitStack) -> Run:
         """Make the learner and its run; `stack` closes both."""
-        from shoal.learn import PPO, Run
+        from shoal.learn import Run
+        from shoal.learn.algorithms import LEARNERS
 
+        algorithm = self.config.ALGORITHM
         if not self.env:
             raise ArgumentError(
-                "--env: expected the env to learn, such as --env CartPole-v1. shoal train ppo --help lists "
-                "all options"
+                "--env: expected the env to learn, such as --env CartPole-v1. "
+                f"shoal train {algorithm} --help lists all options"
             )
         if self.fresh_episodes:
             raise ArgumentError("--fresh-episodes: only with --resume; a new run begins new episodes anyway")
@@ -115,7 +117,8 @@ class TrainPPO:
         folder = Path(self.run_dir) if self.run_dir else default_folder(self.env)
         encoder = load_encoder(self.encoder)
         try:
-            learner = stack.enter_context(PPO(env, self.config, env_kwargs=kwargs, encoder=encoder))
+            made = LEARNERS[algorithm](env, self.config, env_kwargs=kwargs, encoder=encoder)
+            learner = stack.enter_context(made)
         except TypeError as error:
             if not kwargs or "unexpected keyword argument" not in str(error):
                 raise
@@ -123,7 +126,7 @@ class TrainPPO:
         run = stack.enter_context(
             Run(folder, learner, env, kwargs, self.options, encoder=absolute(self.encoder))
         )
-        name, settings = preset_for(env)
+        name, settings = preset_for(env, algorithm)
         if name:
             print(f"preset: {name}: {', '.join(f'{key} {value}' for key, value in settings.items())}")
         return run
@@ -131,11 +134,18 @@ class TrainPPO:
     def _resumed(self, asked: set[str]) -> Run:
         """Go on with the run in the folder, and say what is different from before."""
         from shoal.learn import resume
+        from shoal.learn.runs.resuming import algorithm_of
 
         if not self.run_dir:
             raise ArgumentError("--resume: expected --run-dir with the folder of the run to go on with")
         if "env_kwargs" in asked:
             raise ArgumentError("--env-kwargs: the run has its own; they cannot change")
+        algorithm = algorithm_of(self.run_dir)
+        if algorithm != self.config.ALGORITHM:
+            raise ArgumentError(
+                f"{self.run_dir}: this is a run of {algorithm.upper()}: {invocation()} train {algorithm} "
+                f"--run-dir {shlex.quote(self.run_dir)} --resume"
+            )
         changes = {
             one.name: getattr(settings, one.name)
             for settings in (self.config, self.options)
@@ -205,11 +215,54 @@ def train(run: Run, show: Callable[[Update], None]) -> Result:
     return run.learner.train(told)
 
 
-def defaults_for(args: Sequence[str]) -> TrainPPO:
+@dataclass(frozen=True)
+class TrainPPO(Train):
+    """Learn to play an env by PPO.
+
+    Ctrl-C (or SIGTERM) ends it after the update under way, and saves. A second one ends it at once.
+
+    Example: shoal train ppo --env CartPole-v1 --total-steps 100000 --seed 1
+    """
+
+    config: OmitArgPrefixes[PPOConfig] = field(default_factory=PPOConfig)
+    """How to learn."""
+
+
+@dataclass(frozen=True)
+class TrainDQN(Train):
+    """Learn to play an env with discrete actions by DQN, with dueling heads and double targets.
+
+    Ctrl-C (or SIGTERM) ends it after the step under way, and saves. A second one ends it at once.
+
+    Example: shoal train dqn --env CartPole-v1 --total-steps 60000 --seed 1
+    """
+
+    config: OmitArgPrefixes[DQNConfig] = field(default_factory=DQNConfig)
+    """How to learn."""
+
+
+@dataclass(frozen=True)
+class TrainSAC(Train):
+    """Learn to play an env with continuous actions by SAC.
+
+    Ctrl-C (or SIGTERM) ends it after the step under way, and saves. A second one ends it at once.
+
+    Example: shoal train sac --env Pendulum-v1 --total-steps 20000 --seed 1
+    """
+
+    config: OmitArgPrefixes[SACConfig] = field(default_factory=SACConfig)
+    """How to learn."""
+
+
+COMMANDS: dict[str, type[Train]] = {"ppo": TrainPPO, "dqn": TrainDQN, "sac": TrainSAC}
+CONFIGS: dict[str, type[LearnerConfig]] = {"ppo": PPOConfig, "dqn": DQNConfig, "sac": SACConfig}
+
+
+def defaults_for(algorithm: str, args: Sequence[str]) -> Train:
     """Return the command with the settings of the env's preset as defaults."""
     env = ""
     for place, option in enumerate(args):
         name, given, value = option.partition("=")
         if name == "--env":
             env = value if given else next(iter(args[place + 1 :]), "")
-    return TrainPPO(config=replace(PPOConfig(), **preset_for(env)[1]))
+    return COMMANDS[algorithm](config=CONFIGS[algorithm].for_env(env))

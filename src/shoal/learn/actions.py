@@ -37,6 +37,7 @@ class Actions:
         num_continuous: Number of continuous numbers in an action; as many outputs are means.
         sizes: Number of alternatives of each discrete choice.
         width: Number of elements of a flat action.
+        bounded: Whether all continuous numbers have finite bounds.
         dtype: Dtype of a flat action.
     """
 
@@ -81,6 +82,9 @@ class Actions:
             self._middle = np.where(bounded, (low + high) / 2, 0.0)
             self._half = np.where(bounded, (high - low) / 2, 1.0)
         self._low, self._high = low, high
+        self.bounded = bool(bounded.all())
+        # Where the logits of each choice begin.
+        self._first = torch.tensor([sum(sizes[:place]) for place in range(len(sizes))])
         # Positions of the logits in a padded table, if choices have different numbers of alternatives.
         most = max(sizes, default=0)
         self._most = most
@@ -89,6 +93,10 @@ class Actions:
 
     def log_probabilities(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
         """Compute the log-probability of every alternative, [..., choices, alternatives]."""
+        return self.table(outputs, mask).log_softmax(-1)
+
+    def table(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
+        """Arrange logits as [..., choices, alternatives]; what is not allowed gets a huge negative number."""
         logits = outputs[..., : self.num_logits] if self.num_continuous else outputs
         if mask is not None:
             logits = torch.where(mask, logits, FORBIDDEN)
@@ -96,7 +104,7 @@ class Actions:
             # Twice as low as FORBIDDEN: padding is not drawn even if the mask allows no alternative.
             wide = logits.new_full((*logits.shape[:-1], self.num_discrete * self._most), 2 * FORBIDDEN)
             logits = wide.index_copy(-1, self._places.to(logits.device), logits)
-        return logits.reshape(*logits.shape[:-1], self.num_discrete, self._most).log_softmax(-1)
+        return logits.reshape(*logits.shape[:-1], self.num_discrete, self._most)
 
     def sample(
         self,
@@ -125,6 +133,31 @@ class Actions:
             log_probs.append((-0.5 * noise**2 - log_std - HALF_LOG_TAU).sum(-1))
         actions = torch.cat([part.to(self.dtype) for part in parts], -1) if len(parts) > 1 else parts[0]
         return actions, log_probs[0] if len(log_probs) == 1 else log_probs[0] + log_probs[1]
+
+    def places(self, actions: Tensor) -> Tensor:
+        """Return the positions of chosen alternatives among all logits, [..., choices]."""
+        return actions if self.num_discrete == 1 else actions + self._first.to(actions.device)
+
+    def best(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the alternatives with the largest outputs, [..., choices]."""
+        if self.num_discrete == 1 and mask is None:
+            return outputs.argmax(-1, keepdim=True)
+        return self.table(outputs, mask).argmax(-1)
+
+    def draw_uniformly(
+        self, rows: int, mask: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draw flat actions uniformly: among the allowed alternatives, and between the bounds of numbers."""
+        device = torch.device("cpu") if generator is None else generator.device
+        parts = []
+        if self.num_discrete:
+            table = self.table(torch.zeros(rows, self.num_logits, device=device), mask)
+            times = torch.empty_like(table).exponential_(generator=generator)
+            parts.append((table - times).argmax(-1))  # of those that are allowed, the shortest time
+        if self.num_continuous:
+            numbers = torch.empty(rows, self.num_continuous, device=device)
+            parts.append(numbers.uniform_(-1, 1, generator=generator))
+        return torch.cat([part.to(self.dtype) for part in parts], -1)
 
     def log_probs_and_entropy(
         self, outputs: Tensor, log_std: Tensor, actions: Tensor, mask: Tensor | None = None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ArgumentError
 from shoal.learn.actions import masks_from_infos
-from shoal.learn.policy import Policy
+from shoal.learn.base_policy import BasePolicy
 from shoal.learn.threads import acting_threads, use_torch_threads
 from shoal.vector import make
 from shoal.vector.vec import VectorEnv
@@ -46,7 +46,7 @@ class Evaluation:
 
 
 def evaluate(
-    policy: Policy,
+    policy: BasePolicy,
     env: Any,
     episodes: int = 20,
     *,
@@ -62,7 +62,7 @@ def evaluate(
     short ones.
 
     Args:
-        policy: Policy to evaluate.
+        policy: BasePolicy to evaluate.
         env: Vec, or any env that `shoal.make` takes. A vec is reset, so do not pass a learner's.
         episodes: Number of episodes.
         deterministic: Whether to take the likeliest actions instead of drawing.
@@ -102,7 +102,7 @@ def evaluate(
         return _play(policy, env, episodes, deterministic, seed, max_steps, on_step)
 
 
-def _check_fits(policy: Policy, vec: VectorEnv) -> None:
+def _check_fits(policy: BasePolicy, vec: VectorEnv) -> None:
     """Raise an `ArgumentError` if the policy was trained on other observations than these envs have."""
     ours, theirs = policy.layout, vec.observation_layout
     if (ours.flat_shape, ours.flat_dtype) != (theirs.flat_shape, theirs.flat_dtype):
@@ -112,7 +112,7 @@ def _check_fits(policy: Policy, vec: VectorEnv) -> None:
 
 
 def _play(
-    policy: Policy,
+    policy: BasePolicy,
     env: VectorEnv,
     episodes: int,
     deterministic: bool,

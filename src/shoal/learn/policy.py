@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -13,14 +12,11 @@ from gymnasium import Space
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shoal.errors import ArgumentError, Diverged
-from shoal.learn.actions import MASK, Actions
-from shoal.learn.encoder import Encoder, find_not_finite, view_field
+from shoal.errors import ArgumentError
+from shoal.learn.base_policy import BasePolicy, EncoderOrMaker
+from shoal.learn.layers import ACTIVATIONS, linear
 from shoal.learn.lstm import LSTM
-from shoal.learn.unpack import unpack
 from shoal.rows.layout import Layout
-
-EncoderOrMaker = nn.Module | Callable[[Space[Any]], nn.Module]
 
 
 class Decision(NamedTuple):
@@ -36,7 +32,7 @@ class Decision(NamedTuple):
     """State of the LSTM after this step; None without an LSTM."""
 
 
-class Policy(nn.Module):
+class Policy(BasePolicy):
     """An actor and a critic that share an encoder, layers (the first may be an LSTM) and an output layer.
 
     Args:
@@ -64,6 +60,7 @@ class Policy(nn.Module):
         ((3,), dtype('int64'))
     """
 
+    algorithm: ClassVar[str] = "ppo"
     log_std: Tensor
     return_scale: Tensor
 
@@ -78,64 +75,32 @@ class Policy(nn.Module):
         normalize_observations: bool = True,
         encoder: EncoderOrMaker | None = None,
     ) -> None:
-        super().__init__()
         if lstm and not hidden:
             raise ArgumentError(
                 "hidden: expected at least one width with lstm=True, as the LSTM is the first layer, got none"
             )
-        self.layout, self.actions = layout, Actions(action_space)
-        self.arguments: dict[str, Any] = {
-            "hidden": tuple(hidden),
-            "lstm": lstm,
-            "activation": activation,
-            "normalize_observations": normalize_observations,
-        }
-        self.own_encoder = encoder is not None
-        if encoder is None:
-            self.encoder: nn.Module = Encoder(layout, normalize=normalize_observations)
-        else:
-            self.encoder = encoder if isinstance(encoder, nn.Module) else encoder(layout.space)
-        width = getattr(self.encoder, "out_features", None)
-        if not isinstance(width, int) or not isinstance(self.encoder, nn.Module):
-            raise ArgumentError(
-                f"encoder: expected a torch module with an attribute out_features, the number of features "
-                f"that it returns for each row, got {type(self.encoder).__name__} with {width!r}"
-            )
+        super().__init__(
+            layout,
+            action_space,
+            normalize_observations=normalize_observations,
+            encoder=encoder,
+            arguments={"hidden": tuple(hidden), "lstm": lstm, "activation": activation},
+        )
+        width = self.num_features
         self.activation = ACTIVATIONS[activation]
         # The LSTM comes first because it is the slowest layer, and it is faster with fewer inputs.
         self.lstm = LSTM(width, hidden[0]) if lstm else None
         widths = [hidden[0] if lstm else width, *(hidden[1:] if lstm else hidden)]
         self.trunk = nn.ModuleList(
-            _layer(inputs, outputs, math.sqrt(2)) for inputs, outputs in pairwise(widths)
+            linear(inputs, outputs, math.sqrt(2)) for inputs, outputs in pairwise(widths)
         )
         width = widths[-1]
-        self.head = _layer(width, self.actions.num_outputs + 1, 1.0)
+        self.head = linear(width, self.actions.num_outputs + 1, 1.0)
         with torch.no_grad():  # makes all actions about equally likely at first
             self.head.weight[:-1] *= 0.01
         self.log_std = nn.Parameter(torch.full((self.actions.num_continuous,), -0.5))
         # The learner divides returns by this number; it is 1 without normalisation.
         self.register_buffer("return_scale", torch.ones((), dtype=torch.float64))
-        masks = [field for field in layout.fields if field.path == (MASK,)]
-        self._mask_field = masks[0] if masks and self.actions.num_logits else None
-        if self._mask_field is not None and self._mask_field.size != self.actions.num_logits:
-            raise ArgumentError(
-                f"observation {MASK!r}: expected {self.actions.num_logits} entries, one for each alternative "
-                f"of {action_space}, got {self._mask_field.size}"
-            )
-        self.has_masks = self._mask_field is not None  # in observations
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return copies of weights and normaliser by name.
-
-        Copies, because a learner keeps all weights in one vector: a pickle of views would hold the whole
-        vector once for each of them.
-        """
-        found = super().state_dict(*args, **kwargs)
-        if not kwargs.get("keep_vars"):
-            for name, tensor in found.items():
-                if isinstance(tensor, Tensor):  # and not the extra state of a module
-                    found[name] = tensor.clone()
-        return found
 
     # -- networks ----------------------------------------------------------------------------------------
 
@@ -147,14 +112,14 @@ class Policy(nn.Module):
             state: With an LSTM, the state before the first step.
             starts: With an LSTM, [steps, rows]: True where an episode begins.
         """
-        features = self._features(obs)
+        features = self.features(obs)
         if self.lstm is not None:
             features, _ = self.lstm(features, starts, self._checked_state(state, features.shape[1]))
         return self._outputs(features)
 
     def step(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Compute outputs, values and the next state of rows for one time step."""
-        features = self._features(obs)
+        features = self.features(obs)
         if self.lstm is not None:
             state = self._checked_state(state, len(features))
             no_starts = torch.zeros(1, len(features), dtype=torch.bool, device=features.device)
@@ -162,28 +127,6 @@ class Policy(nn.Module):
             features = features[0]
         outputs = self._outputs(features)
         return outputs[..., :-1], outputs[..., -1], state
-
-    def mask_from_obs(self, obs: Tensor) -> Tensor | None:
-        """Return the allowed alternatives; None if observations have no action mask."""
-        if self._mask_field is None:
-            return None
-        lead = obs.shape[: obs.dim() - len(self.layout.flat_shape)]
-        flat = obs.reshape(*lead, math.prod(self.layout.flat_shape))
-        return view_field(flat, self._mask_field, self.layout).reshape(*lead, -1) != 0
-
-    def observe(self, obs: Tensor) -> None:
-        """Add observations, [N, ...], to the mean and deviation that normalise them."""
-        if not self.own_encoder:
-            self.encoder.observe(obs)  # type: ignore[operator]
-
-    def _features(self, obs: Tensor) -> Tensor:
-        if self.own_encoder:
-            lead = obs.shape[: obs.dim() - len(self.layout.flat_shape)]
-            rows = obs.reshape(math.prod(lead), *self.layout.flat_shape)
-            features = self.encoder(unpack(rows, self.layout)).reshape(*lead, -1)
-        else:
-            features = self.encoder(obs)
-        return features  # type: ignore[no-any-return]
 
     def _outputs(self, features: Tensor) -> Tensor:
         for layer in self.trunk:
@@ -202,11 +145,6 @@ class Policy(nn.Module):
         return state
 
     # -- acting ------------------------------------------------------------------------------------------
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the weights."""
-        return self.head.weight.device
 
     def initial_state(self, rows: int) -> Tensor | None:
         """Return the state at the beginning of episodes; None without an LSTM."""
@@ -242,12 +180,7 @@ class Policy(nn.Module):
         actions, log_probs = self.actions.sample(
             outputs, self.log_std, mask, generator, deterministic=deterministic
         )
-        env_actions = self.actions.to_env(actions)
-        if self.actions.num_continuous and not np.isfinite(env_actions).all():
-            why = find_not_finite(obs, self.layout, env_ids)
-            why = why or "so are the weights. Take a smaller learning_rate"
-            raise Diverged(f"the policy's actions are NaN or inf: {why}")
-        return Decision(env_actions, actions, log_probs, values, after)
+        return Decision(self.to_env(actions, obs, env_ids), actions, log_probs, values, after)
 
     def act_batch(
         self,
@@ -258,18 +191,9 @@ class Policy(nn.Module):
         action_mask: NDArray[Any] | None = None,
         generator: torch.Generator | None = None,
     ) -> NDArray[Any]:
-        """Choose actions for a batch of observations, in the form that ``vec.step`` takes.
-
-        Args:
-            obs: Flat rows, as a vec with ``flat=True`` returns them.
-            deterministic: Whether to take the likeliest actions instead of drawing.
-            state: With an LSTM, from `initial_state`; it is updated in place. Set the columns of rows that
-                begin an episode to 0.
-            action_mask: Allowed alternatives, if observations do not contain them.
-            generator: Generator to draw from; by default torch's global one.
-        """
+        """Choose actions for a batch of observations; see `BasePolicy.act_batch`."""
         rows = self.to_rows(obs)
-        mask = None if action_mask is None else torch.as_tensor(action_mask, device=self.device) != 0
+        mask = self.mask_of(rows, action_mask)
         decision = self.act(
             rows, state, np.arange(len(rows)), mask=mask, generator=generator, deterministic=deterministic
         )
@@ -282,56 +206,3 @@ class Policy(nn.Module):
         """Predict the returns of a batch of observations, in the units of the env's rewards."""
         values = self.step(self.to_rows(obs), state)[1]
         return (values.double() * self.return_scale).cpu().numpy()
-
-    def to_rows(self, obs: Any) -> Tensor:
-        """Convert observations of a vec to a tensor of flat rows on the policy's device.
-
-        Raises:
-            ArgumentError: If the observations are not flat rows of the policy's layout.
-        """
-        shape, dtype = tuple(self.layout.flat_shape), self.layout.flat_dtype
-        if isinstance(obs, np.ndarray):
-            lead = obs.ndim - len(shape)
-            if obs.dtype == dtype and lead >= 0 and obs.shape[lead:] == shape:
-                return torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
-        got = type(obs).__name__
-        if hasattr(obs, "dtype") and hasattr(obs, "shape"):
-            got += f" of dtype {obs.dtype} and shape {tuple(obs.shape)}"
-        raise ArgumentError(
-            f"obs: expected flat rows of the policy's observation space, a NumPy array of dtype {dtype} and "
-            f"shape {('rows', *shape)}, as a vec with flat=True returns them, got {got}. "
-            "policy.layout.pack(observation)[None] makes one row of one observation"
-        )
-
-
-def _layer(inputs: int, outputs: int, gain: float) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs)
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
-class _Tanh(torch.autograd.Function):
-    """The hyperbolic tangent by the logistic function, which torch computes five times as fast on a CPU."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor) -> Tensor:
-        outputs = torch.sigmoid(inputs + inputs).mul_(2).sub_(1)
-        ctx.save_for_backward(outputs)
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        (outputs,) = ctx.saved_tensors
-        return torch.addcmul(grads[0], grads[0] * outputs, outputs, value=-1)
-
-
-def tanh(inputs: Tensor) -> Tensor:
-    """Compute the hyperbolic tangent with an error of at most 1e-7."""
-    if inputs.numel() < 1 << 13 or inputs.device.type != "cpu":
-        return inputs.tanh()  # one call is faster than several on small inputs
-    outputs: Tensor = _Tanh.apply(inputs)  # type: ignore[no-untyped-call]
-    return outputs
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": tanh, "relu": torch.relu}

@@ -11,43 +11,32 @@ An observation passes `collector` (recv), `policy`, `encoder`, `actions` (act), 
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.errors import ArgumentTypeError, Diverged
+from shoal.errors import Diverged
 from shoal.learn import losses
-from shoal.learn.collector import HOPS, Collector
+from shoal.learn.base_policy import EncoderOrMaker
+from shoal.learn.collector import Collector
+from shoal.learn.configs.ppo import PPOConfig
 from shoal.learn.encoder import Moments, find_not_finite
-from shoal.learn.episodes import Episodes
 from shoal.learn.flat_parameters import FlatParameters
-from shoal.learn.policy import EncoderOrMaker, Policy
-from shoal.learn.ppo_config import PPOConfig
-from shoal.learn.ppo_setup import check_device, check_minibatches, check_vec, make_vec
-from shoal.learn.progress import Result, Update
+from shoal.learn.learner import Learner, OnUpdate
+from shoal.learn.policy import Policy
 from shoal.learn.rollout import Experience, Minibatch, Rollout, discounted_sums
-from shoal.learn.threads import Threads, choose_threads, use_torch_threads
 from shoal.limits import obtaining
-from shoal.vector.vec import VectorEnv
 
 
-class PPO:
+class PPO(Learner):
     """A PPO learner with its policy and its vec.
 
-    Args:
-        env: Vec with NEXT_STEP autoreset (flat, if observations or actions are structured), or any env that
-            `shoal.make` takes.
-        config: Settings of the learner.
-        encoder: Module to use instead of the default encoder, or its class; see `Policy`.
-        env_kwargs: Arguments for the envs, if the learner makes them.
+    See `Learner` for its arguments and attributes.
 
     Example:
         >>> from shoal.learn import PPO, PPOConfig
@@ -59,75 +48,48 @@ class PPO:
 
     algorithm: ClassVar[str] = "ppo"
     config_class: ClassVar[type[PPOConfig]] = PPOConfig
+    policy_class: ClassVar[type[Policy]] = Policy
 
-    def __init__(
-        self,
-        env: Any,
-        config: PPOConfig | None = None,
-        *,
-        encoder: EncoderOrMaker | None = None,
-        env_kwargs: dict[str, Any] | None = None,
-    ) -> None:
-        self.config = config = PPOConfig() if config is None else config
-        if not isinstance(config, PPOConfig):
-            raise ArgumentTypeError(
-                f"config: expected a PPOConfig (from a dict: PPOConfig.of(a_dict)), got {config!r}"
-            )
-        self._owns, self.env_kwargs = not isinstance(env, VectorEnv), dict(env_kwargs or {})
-        self.vec = vec = make_vec(env, config, env_kwargs) if self._owns else check_vec(env, config)
-        try:
-            self._prepare(vec, encoder)
-        except BaseException:
-            self.close()
-            raise
+    config: PPOConfig
+    policy: Policy
 
-    def _prepare(self, vec: VectorEnv, encoder: EncoderOrMaker | None) -> None:
-        config, rows = self.config, vec.num_rows
+    def _make_policy(self, encoder: EncoderOrMaker | None) -> Policy:
+        config = self.config
+        return Policy(
+            self.vec.observation_layout,
+            self.vec.single_action_space,
+            hidden=config.hidden,
+            lstm=config.lstm,
+            activation=config.activation,
+            normalize_observations=config.normalize_observations,
+            encoder=encoder,
+        )
+
+    def _batch_size(self) -> int:
+        return self.config.minibatch_size
+
+    def _prepare(self) -> None:
+        config, rows = self.config, self.vec.num_rows
         horizon = config.horizon_of(rows)
-        samples = rows * horizon
-        check_minibatches(config, rows)
-        check_device(config.device)
-        # On one thread: weights come from decompositions, whose last digits depend on the number of threads.
-        with torch.random.fork_rng(devices=[]), use_torch_threads(1):
-            torch.manual_seed(config.seed)
-            self.policy = Policy(
-                vec.observation_layout,
-                vec.single_action_space,
-                hidden=config.hidden,
-                lstm=config.lstm,
-                activation=config.activation,
-                normalize_observations=config.normalize_observations,
-                encoder=encoder,
-            ).to(config.device)
         # With overlap, the policy that acts is one update behind.
         self._actor = deepcopy(self.policy) if config.mode == "overlap" else self.policy
         self._flat_parameters = FlatParameters(self.policy.parameters())
         self.optimizer = torch.optim.Adam(
             self._flat_parameters.vectors, config.learning_rate, eps=1e-5, fused=True
         )
-        self.threads = choose_threads(self.policy, vec, config)
-        self._num_minibatches = max(1, round(samples / config.minibatch_size))
+        self._num_minibatches = max(1, round(rows * horizon / config.minibatch_size))
         self._terms = losses.Terms(config.clip, config.clip_value, config.entropy, config.value_weight)
         self._random = torch.Generator().manual_seed(config.seed + 1)  # for the order of entries
-        self._collector = Collector(vec, self.policy, horizon, config.seed)
+        self._interaction = self._collector = Collector(self.vec, self.policy, horizon, config.seed)
         self._rollouts: list[Rollout] = []
         self._waiting: int | None = None  # with overlap: index of the rollout to learn from next
         self._return_moments, self._return_sums = Moments(1), np.zeros(rows, np.float32)
-        self.updates = self._learnt = 0  # updates, and transitions that they learnt from
-        self.seconds = 0.0
-        self._learning_seconds = self._learning_cpu_seconds = 0.0
+        self._learnt = 0  # transitions that updates learnt from
         self._passes = math.nan
-        self._stop_requested = False
 
-    @property
-    def steps(self) -> int:
-        """Number of transitions so far."""
-        return self._collector.steps
-
-    @property
-    def episodes(self) -> Episodes:
-        """Statistics of the finished episodes."""
-        return self._collector.episodes
+    def _learning_rate(self) -> float:
+        rate: float = self.optimizer.param_groups[0]["lr"]
+        return rate
 
     @property
     def is_done(self) -> bool:
@@ -136,52 +98,26 @@ class PPO:
 
     # -- training ----------------------------------------------------------------------------------------
 
-    def train(self, on_update: Callable[[Update], None] | None = None) -> Result:
-        """Learn until `total_steps`, or until `stop` is called.
+    def _train(self, on_update: OnUpdate) -> None:
+        overlap = self.config.mode == "overlap"
+        if not self._rollouts:
+            self._rollouts = self._collector.begin(2 if overlap else 1)
+        if overlap:
+            self._train_overlapping(on_update)
+        else:
+            self._train_in_turn(on_update)
 
-        Args:
-            on_update: Function to call after each update.
-        """
-        before, overlap, stop_requested = torch.get_num_threads(), self.config.mode == "overlap", False
-        torch.set_num_threads(self.threads.acting)
-        if self.policy.lstm is not None:
-            self.policy.lstm.threads = self.threads.lstm
-        try:
-            if not self._rollouts:
-                self._rollouts = self._collector.begin(2 if overlap else 1)
-            if overlap:
-                self._train_overlapping(on_update)
-            else:
-                self._train_in_turn(on_update)
-            stop_requested = self._stop_requested
-        finally:
-            torch.set_num_threads(before)
-            if self.policy.lstm is not None:
-                self.policy.lstm.threads = 1
-            self._stop_requested = False
-        mean = self.episodes.mean_return()
-        stopped = stop_requested and not self.is_done
-        return Result(self.steps, self.updates, self.episodes.count, self.seconds, mean, stopped)
-
-    def stop(self) -> None:
-        """End training after the current update; if training has not begun, before the first update.
-
-        Any thread or signal handler may call this method.
-        """
-        self._stop_requested = True
-
-    def _train_in_turn(self, on_update: Callable[[Update], None] | None) -> None:
+    def _train_in_turn(self, on_update: OnUpdate) -> None:
         """Repeat: collect a rollout, then learn from it."""
         rollout = self._rollouts[0]
         while self.steps < self.config.total_steps and not self._stop_requested:
             begun, steps = time.perf_counter(), self.steps
             self._collector.collect(rollout, self.policy)  # recv, act, store, send
-            torch.set_num_threads(self.threads.learning)
-            figures = self._learn(rollout)
-            torch.set_num_threads(self.threads.acting)
-            self._report(on_update, begun, steps, figures)
+            with self._learning():
+                figures = self._learn(rollout)
+            self._report(on_update, begun, steps, figures, self._passes)
 
-    def _train_overlapping(self, on_update: Callable[[Update], None] | None) -> None:
+    def _train_overlapping(self, on_update: OnUpdate) -> None:
         """Repeat: learn from one rollout while a thread collects the next with the previous policy.
 
         The policy that acts is always exactly one update behind, so that a run can be reproduced.
@@ -202,12 +138,13 @@ class PPO:
                             self._collector.collect, self._rollouts[collecting], self._actor
                         )
                 self._waiting = None  # a rollout is learnt from once, also if Ctrl-C ends the update
-                figures = self._learn(self._rollouts[taken])
+                with self._learning():
+                    figures = self._learn(self._rollouts[taken])
                 if collected is not None:
                     collected.result()
                 self._waiting = collecting
                 self._actor.load_state_dict(self.policy.state_dict())
-                self._report(on_update, begun, steps, figures)
+                self._report(on_update, begun, steps, figures, self._passes)
         except KeyboardInterrupt:
             join_thread = False  # an env may hang; the thread ends when the vec is closed
             raise
@@ -229,7 +166,6 @@ class PPO:
 
     def _learn(self, rollout: Rollout) -> dict[str, float]:
         """Do one update with the full columns of a rollout; return the mean of each figure."""
-        begun, cpu_begun = time.perf_counter(), time.process_time()
         experience = rollout.take()
         self._set_learning_rate()
         targets = self._targets(experience)
@@ -245,8 +181,6 @@ class PPO:
         rollout.release()
         self.updates += 1
         self._learnt += experience.transitions
-        self._learning_seconds += time.perf_counter() - begun
-        self._learning_cpu_seconds += time.process_time() - cpu_begun
         return figures
 
     def _set_learning_rate(self) -> None:
@@ -333,112 +267,39 @@ class PPO:
             why = "take a smaller learning_rate, and look for NaN or huge numbers in observations and rewards"
         raise Diverged(f"training diverged in update {self.updates + 1}, at {self.steps:,} steps: {why}")
 
-    def _report(
-        self,
-        on_update: Callable[[Update], None] | None,
-        begun: float,
-        steps: int,
-        figures: dict[str, float],
-    ) -> None:
-        """Add up the time of an update that began at `begun` with `steps` transitions; call `on_update`."""
-        seconds = time.perf_counter() - begun
-        self.seconds += seconds
-        collector = self._collector
-        split = {**collector.seconds, "learn": self._learning_seconds}
-        cpu = self._learning_cpu_seconds / max(self._learning_seconds, 1e-9)
-        collector.seconds, self._learning_seconds = dict.fromkeys(HOPS, 0.0), 0.0
-        self._learning_cpu_seconds = 0.0
-        if on_update is None:
-            return
-        episodes = self.episodes
-        on_update(
-            Update(
-                self.steps,
-                self.config.total_steps,
-                self.updates,
-                self.seconds,
-                (self.steps - steps) / seconds,
-                episodes.count,
-                episodes.mean_return(),
-                episodes.mean_length(),
-                self.optimizer.param_groups[0]["lr"],
-                figures,
-                split,
-                self._passes,
-                max(self.threads.learning, self.threads.lstm),
-                cpu,
-            )
-        )
+    # -- saving ------------------------------------------------------------------------------------------
 
-    # -- saving and closing -----------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the whole state between two updates; training resumed from it is the same bit for bit.
-
-        It holds tensors, arrays and plain values. Only ``state["envs"]`` is something else: the snapshot of
-        the vec, which must be pickled, or None if the envs cannot be.
-        """
+    def state_dict(self, *, with_replay: bool = True) -> dict[str, Any]:
+        """Return the whole state between two updates; see `Learner.state_dict`."""
         return {
+            **super().state_dict(),
             "envs": self._collector.snapshot() if self._rollouts else None,
-            "collector": self._collector.state_dict(self._rollouts),
-            "policy": deepcopy(self.policy.state_dict()),
+            "collector": self._collector.state_of(self._rollouts),
             "actor": deepcopy(self._actor.state_dict()),
             "optimizer": deepcopy(self.optimizer.state_dict()),
             "random": self._random.get_state(),
-            "threads": tuple(self.threads),
             "waiting": self._waiting,
             "return_moments": deepcopy(self._return_moments.state_dict()),
             "return_sums": self._return_sums.copy(),
-            "counts": (self.updates, self._learnt, self.seconds),
+            "learnt": self._learnt,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Restore a saved state; return False if the envs were not saved, so that new episodes begin."""
-        self.policy.load_state_dict(state["policy"])
+        super().load_state_dict(state)
         if self._actor is not self.policy:
             self._actor.load_state_dict(state["actor"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self._check_optimizer()
+        self._flat_parameters.check(self.optimizer)
         self._random.set_state(state["random"])
-        self.threads = Threads(*(max(1, int(count)) for count in state["threads"]))
         self._return_moments.load_state_dict(state["return_moments"])
-        updates, learnt, seconds = state["counts"]
-        self.updates, self._learnt, self.seconds = int(updates), int(learnt), float(seconds)
-        self._rollouts = self._collector.load_state_dict(state["collector"], state["envs"])
+        self._learnt = int(state["learnt"])
+        self._rollouts = self._collector.restore(state["collector"], state["envs"])
         if not self._rollouts:
             self._waiting, self._return_sums = None, np.zeros_like(self._return_sums)
             return False
         self._waiting, self._return_sums = state["waiting"], state["return_sums"].copy()
         return True
-
-    def _check_optimizer(self) -> None:
-        """Raise a `ValueError` if the optimizer's tensors do not fit; Adam would write beyond their ends."""
-        for vector in self._flat_parameters.vectors:
-            for name, value in self.optimizer.state.get(vector, {}).items():
-                if name != "step" and (value.shape != vector.shape or value.dtype != vector.dtype):
-                    raise ValueError(f"optimizer: {name} does not fit the weights")
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Save the policy to a folder; `shoal.learn.load` loads it."""
-        from shoal.learn.runs.policy_file import LAST, Origin, save_policy
-
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        origin = Origin(self.vec.env_name or "", self.env_kwargs, steps=self.steps)
-        save_policy(path / LAST, self.policy, origin.plain())
-
-    def close(self) -> None:
-        """Close the vec, if the learner made it."""
-        if self._owns:
-            self.vec.close()
-
-    def __enter__(self) -> Self:
-        """Return the learner itself."""
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Close the learner."""
-        self.close()
 
 
 class _Targets(NamedTuple):

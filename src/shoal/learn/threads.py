@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 
 from shoal.cores import usable_cores
-from shoal.learn.policy import Policy
-from shoal.learn.ppo_config import PPOConfig
+from shoal.learn.base_policy import BasePolicy
+from shoal.learn.configs.base import LearnerConfig
 from shoal.vector.multiprocessing import Multiprocessing
 from shoal.vector.vec import VectorEnv
 
@@ -34,32 +34,39 @@ class Threads(NamedTuple):
     """Threads of the core for an LSTM."""
 
 
-def choose_threads(policy: Policy, vec: VectorEnv, config: PPOConfig) -> Threads:
-    """Choose thread counts for acting, learning and the LSTM."""
+def choose_threads(policy: BasePolicy, vec: VectorEnv, config: LearnerConfig, batch_size: int) -> Threads:
+    """Choose thread counts for acting, learning and the LSTM.
+
+    Args:
+        policy: BasePolicy that acts and learns.
+        vec: Vec that it acts in.
+        config: Settings of the learner.
+        batch_size: Number of transitions in a gradient step.
+    """
     asked = config.torch_threads
     if asked is not None:
         return Threads(asked, asked, asked)
     if config.mode != "sync":
         return Threads()
-    acting, learning = acting_threads(policy, vec), _threads_for(policy, config.minibatch_size)
+    acting, learning = acting_threads(policy, vec), _threads_for(policy, batch_size)
     if _lstm_has_most_work(policy):
         return Threads(acting, lstm=learning)
     return Threads(acting, learning, learning)
 
 
-def acting_threads(policy: Policy, vec: VectorEnv) -> int:
+def acting_threads(policy: BasePolicy, vec: VectorEnv) -> int:
     """Choose the number of torch threads for one forward pass over all rows of the vec."""
     if isinstance(vec, Multiprocessing) or _lstm_has_most_work(policy):
         return 1
     return _threads_for(policy, vec.num_rows)
 
 
-def _lstm_has_most_work(policy: Policy) -> bool:
+def _lstm_has_most_work(policy: BasePolicy) -> bool:
     """Return whether torch's threads would only be in the way of those of the LSTM, which are not torch's."""
     return policy.lstm is not None and not any(True for _ in policy.encoder.parameters())
 
 
-def _threads_for(policy: Policy, rows: int) -> int:
+def _threads_for(policy: BasePolicy, rows: int) -> int:
     # Each weight costs a multiplication and an addition per row, and more in a convolution.
     operations = 2 * rows * sum(weights.numel() for weights in policy.parameters())
     cores = min(usable_cores(), torch.get_num_threads())  # fewer, if set by OMP_NUM_THREADS or the user

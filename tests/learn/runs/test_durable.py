@@ -76,7 +76,7 @@ def test_a_kill_at_any_write_leaves_a_whole_checkpoint(tmp_path):
         run.learner.train(lambda update: update.updates == 8 and run.learner.stop())
         at[8] = weights(run.learner)
         state = run.learner.state_dict()
-        run.learner.state_dict = lambda: dict(state)  # a vec cannot be used in a child
+        run.learner.state_dict = lambda **_: dict(state)  # a vec cannot be used in a child
         found = set()
         while not ended:
             kill += 1

@@ -1,4 +1,4 @@
-"""`shoal train ppo --seeds N`: the same training with several seeds, side by side, and a comparison.
+"""`shoal train LEARNER --seeds N`: the same training with several seeds, side by side, and a comparison.
 
 DIR/seeds.json     what was asked for, from which `--resume` starts seeds that had to wait
 DIR/seed-S/        the run of a seed, as any other run, with the output of its process in log.txt
@@ -28,9 +28,7 @@ from shoal.cli.seeds.side_by_side import LOG, SeedRun, SideBySide, Status
 from shoal.cli.seeds.summary import CURVE, SUMMARY, draw_curves, outcome_of, print_table, write_summary
 from shoal.cli.seeds.view import SeedView
 from shoal.errors import ArgumentError, RunError
-from shoal.learn.ppo_config import PPOConfig
-from shoal.learn.ppo_setup import check_minibatches
-from shoal.learn.presets import preset_for
+from shoal.learn.configs.presets import preset_for
 from shoal.learn.runs.files import read_file, write_file
 from shoal.learn.runs.lock import Lock
 from shoal.learn.runs.options import RunOptions
@@ -40,7 +38,7 @@ from shoal.registry import names_code
 from shoal.vector import make
 
 if TYPE_CHECKING:
-    from shoal.cli.train import TrainPPO
+    from shoal.cli.train import Train
 
 PLAN = "seeds.json"
 PAUSE = 0.1  # seconds between two looks at the processes
@@ -48,14 +46,15 @@ LOG_LINES = 15  # of a failed run, to print
 
 # Options that `_seed_run` writes itself, so they are not copied.
 OWN = ("env", "encoder", "seeds", "seed", "run_dir", "resume", "fresh_episodes")
-# Options that may be given with --resume.
-CHANGEABLE = PPOConfig.CHANGEABLE | {one.name for one in fields(RunOptions)}
+RUN_OPTIONS = {one.name for one in fields(RunOptions)}
 
 
 @dataclass(frozen=True)
 class Plan:
     """What was asked for, as ``seeds.json`` holds it."""
 
+    algorithm: str
+    """Short name of the learner."""
     seeds: list[int]
     env: str
     """Name of the env."""
@@ -77,7 +76,7 @@ def _as_options(values: Mapping[str, str]) -> list[str]:
     return [part for name, value in values.items() for part in (f"--{name}", value)]
 
 
-def is_for_seeds(command: TrainPPO, options: Sequence[str]) -> bool:
+def is_for_seeds(command: Train, options: Sequence[str]) -> bool:
     """Return whether a command is about several seeds, not about one run."""
     folder = Path(command.run_dir)
     return "seeds" in names_in(options) or (
@@ -88,7 +87,7 @@ def is_for_seeds(command: TrainPPO, options: Sequence[str]) -> bool:
     )
 
 
-def train_seeds(command: TrainPPO, options: Sequence[str]) -> int:
+def train_seeds(command: Train, options: Sequence[str]) -> int:
     """Train several seeds, and print and write down what came of them.
 
     Args:
@@ -126,7 +125,7 @@ def train_seeds(command: TrainPPO, options: Sequence[str]) -> int:
 # -- what was asked for ------------------------------------------------------------------------------------
 
 
-def _new_plan(command: TrainPPO, options: Sequence[str]) -> Plan:
+def _new_plan(command: Train, options: Sequence[str]) -> Plan:
     if command.seeds is None or command.seeds < 1:
         raise ArgumentError(f"--seeds: expected at least 1, got {command.seeds}")
     if not command.env:
@@ -135,22 +134,27 @@ def _new_plan(command: TrainPPO, options: Sequence[str]) -> Plan:
         raise ArgumentError("--fresh-episodes: only with --resume; a new run begins new episodes anyway")
     first = command.config.seed
     seeds = list(range(first, first + command.seeds))
-    return Plan(seeds, absolute(command.env), absolute(command.encoder), without(options, OWN), [])
+    algorithm, encoder = command.config.ALGORITHM, absolute(command.encoder)
+    return Plan(algorithm, seeds, absolute(command.env), encoder, without(options, OWN), [])
 
 
-def _resumed_plan(folder: Path, command: TrainPPO, options: Sequence[str]) -> Plan:
+def _resumed_plan(folder: Path, command: Train, options: Sequence[str]) -> Plan:
     """Return the plan of the folder, with the options that are given now."""
     if not command.run_dir:
         raise ArgumentError("--resume: expected --run-dir with the folder of the runs to go on with")
     if not (folder / PLAN).exists():
         raise RunError(f"{folder}: expected a folder that shoal train --seeds has written")
-    given = names_in(options)
-    for name in sorted(given - {"run_dir", "resume", "env", "encoder", "fresh_episodes"} - CHANGEABLE):
+    given, changeable = names_in(options), command.config.CHANGEABLE | RUN_OPTIONS
+    for name in sorted(given - {"run_dir", "resume", "env", "encoder", "fresh_episodes"} - changeable):
         raise ArgumentError(
             f"--{name.replace('_', '-')}: the runs have their own, and this cannot change; what can change: "
-            f"{', '.join(sorted(CHANGEABLE))}"
+            f"{', '.join(sorted(changeable))}"
         )
     plan = _read_plan(folder)
+    if plan.algorithm != command.config.ALGORITHM:
+        raise ArgumentError(
+            f"{folder}: these runs were begun by shoal train {plan.algorithm}, and this cannot change"
+        )
     for option, name in plan.code.items():
         if option not in given:
             raise ArgumentError(
@@ -177,12 +181,13 @@ def _read_plan(folder: Path) -> Plan:
         seeds = [require(seed, int) for seed in content["seeds"]]
         if not seeds:
             raise ValueError("there are no seeds")
-        return Plan(seeds, require(content["env"], str), require(content["encoder"], str), options, changes)
+        algorithm, env, encoder = (require(content[name], str) for name in ("algorithm", "env", "encoder"))
+        return Plan(algorithm, seeds, env, encoder, options, changes)
 
 
 def _seed_run(folder: Path, seed: int, plan: Plan, *, fresh_episodes: bool) -> SeedRun:
     """Return the run of a seed, which goes on if it was saved before."""
-    args = ["train", "ppo", "--run-dir", str(folder)]
+    args = ["train", plan.algorithm, "--run-dir", str(folder)]
     if (folder / CHECKPOINT).exists():
         fresh = ["--fresh-episodes"] if fresh_episodes else []
         args += ["--resume", *fresh, *_as_options(plan.code), *plan.changes]
@@ -202,7 +207,7 @@ def _check_is_new(folder: Path) -> None:
         )
 
 
-def _check(command: TrainPPO, plan: Plan) -> None:
+def _check(command: Train, plan: Plan) -> None:
     """Raise the errors that all runs would raise, as far as one env shows them."""
     config = replace(command.config, seed=plan.seeds[-1])
     kwargs = read_env_kwargs(command.env_kwargs)
@@ -214,7 +219,7 @@ def _check(command: TrainPPO, plan: Plan) -> None:
             raise
         return  # the first run tells it as a mistake
     with vec:
-        check_minibatches(config, config.num_envs * vec.num_rows)
+        config.check_rows(config.num_envs * vec.num_rows)
 
 
 # -- training ----------------------------------------------------------------------------------------------
@@ -222,7 +227,7 @@ def _check(command: TrainPPO, plan: Plan) -> None:
 
 def _train(folder: Path, plan: Plan, runs: Sequence[SeedRun]) -> None:
     """Train all seeds, until they have ended or were stopped."""
-    if name := preset_for(plan.env)[0]:
+    if name := preset_for(plan.env, plan.algorithm)[0]:
         print(f"preset: {name}")
     with _counted_signals() as signals, SideBySide(runs) as side_by_side:
         count = len(side_by_side.groups)
@@ -244,7 +249,7 @@ def _train(folder: Path, plan: Plan, runs: Sequence[SeedRun]) -> None:
 
 
 def _title(plan: Plan) -> str:
-    return f"PPO on {plan.env}"
+    return f"{plan.algorithm.upper()} on {plan.env}"
 
 
 @contextmanager
@@ -266,7 +271,7 @@ def _counted_signals() -> Iterator[list[int]]:
 def _conclude(folder: Path, plan: Plan, runs: Sequence[SeedRun]) -> int:
     """Write and print what came of the runs; return the exit code."""
     outcomes = [outcome_of(run) for run in runs]
-    write_summary(folder, plan.env, outcomes)
+    write_summary(folder, plan.algorithm, plan.env, outcomes)
     drawn = draw_curves(folder, _title(plan), runs)
     print_table(outcomes)
     print(f"runs: {folder}")
@@ -276,7 +281,7 @@ def _conclude(folder: Path, plan: Plan, runs: Sequence[SeedRun]) -> int:
     code = "".join(f" {shlex.quote(part)}" for part in _as_options(plan.code))
     failed = [run for run in runs if run.status is Status.FAILED]
     unfinished = any(run.status in (Status.STOPPED, Status.WAITING) for run in runs)
-    go_on = f"{invocation()} train ppo --run-dir {shlex.quote(str(folder))} --resume{code}"
+    go_on = f"{invocation()} train {plan.algorithm} --run-dir {shlex.quote(str(folder))} --resume{code}"
     figure = "mean_return" if all(each.best_evaluation is None for each in outcomes) else "best_evaluation"
     done = [each for each in outcomes if each.status == Status.DONE.value]
     known = [each for each in done if getattr(each, figure) is not None]

@@ -84,11 +84,11 @@ def spread(outcomes: Sequence[Outcome], figure: str) -> Spread | None:
     return Spread(len(values), statistics.fmean(values), deviation, min(values), max(values))
 
 
-def write_summary(folder: Path, env: str, outcomes: Sequence[Outcome]) -> None:
+def write_summary(folder: Path, algorithm: str, env: str, outcomes: Sequence[Outcome]) -> None:
     """Write ``summary.json``."""
     figures = {name: spread(outcomes, name) for name in ("mean_return", "best_evaluation")}
     content = {
-        "algorithm": "ppo",
+        "algorithm": algorithm,
         "env": env,
         "seeds": [asdict(each) for each in outcomes],
         "over_seeds": {name: None if found is None else asdict(found) for name, found in figures.items()},

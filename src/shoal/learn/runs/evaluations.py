@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import RunError
+from shoal.learn.base_policy import BasePolicy
 from shoal.learn.evaluate import MAX_ENVS, Evaluation, evaluate
-from shoal.learn.policy import Policy
 from shoal.learn.runs.options import RunOptions
 from shoal.learn.runs.policy_file import BEST, Origin, save_policy
 from shoal.learn.runs.tensor_file import interpreting, read_tensor_file
@@ -38,14 +38,14 @@ class Evaluator:
         self._vec: VectorEnv | None = None
         self.best: float | None = _best_in(self._path)
 
-    def evaluate_if_due(self, policy: Policy, origin: Origin) -> Evaluation | None:
+    def evaluate_if_due(self, policy: BasePolicy, origin: Origin) -> Evaluation | None:
         """Evaluate, if training has passed a multiple of `eval_every` since the last call."""
         before, self._steps = self._steps, origin.steps
         if not self._every or origin.steps // self._every == before // self._every:
             return None
         return self._evaluate(policy, origin)
 
-    def _evaluate(self, policy: Policy, origin: Origin) -> Evaluation:
+    def _evaluate(self, policy: BasePolicy, origin: Origin) -> Evaluation:
         """Play all episodes with the likeliest actions; save the policy if it is the best so far."""
         if self._vec is None:
             self._vec = make(

@@ -113,14 +113,15 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def stamp(content: bytes) -> bytes:
-    """Put the digest of the whole content into the place that `NO_DIGEST` holds for it.
+def stamp(content: bytes) -> tuple[bytes, str]:
+    """Put the digest of the whole content into the place that `NO_DIGEST` holds for it; return both.
 
     Args:
         content: JSON, or a file with a header in JSON, in which ``"sha256"`` is `NO_DIGEST`.
     """
     place = content.index(b'"sha256":"' + NO_DIGEST) + len(b'"sha256":"')
-    return content[:place] + digest_of(content).encode() + content[place + DIGEST_LENGTH :]
+    digest = digest_of(content)
+    return content[:place] + digest.encode() + content[place + DIGEST_LENGTH :], digest
 
 
 def is_whole(content: bytes, digest: str) -> bool:

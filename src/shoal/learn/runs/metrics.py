@@ -43,15 +43,16 @@ class Lines:
     Args:
         path: The file.
         updates: The number of updates so far. Later lines are removed, because training repeats them.
+        steps: The number of transitions so far.
 
     Attributes:
         damaged: The number of lines that were not JSON, and were removed.
     """
 
-    def __init__(self, path: Path, updates: int) -> None:
+    def __init__(self, path: Path, updates: int, steps: int) -> None:
         self._path = path
         kept, self.damaged = read_lines(path)
-        kept = [line for line in kept if line["updates"] <= updates]
+        kept = [line for line in kept if line["updates"] <= updates and line["steps"] <= steps]
         write_file(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
         self._file: IO[str] = path.open("a")
         self._flush_due = 0.0

@@ -13,7 +13,8 @@ from typing import Any
 from torch import nn
 
 from shoal.errors import ArgumentError, RunError
-from shoal.learn.policy import EncoderOrMaker, Policy
+from shoal.learn.algorithms import LEARNERS
+from shoal.learn.base_policy import BasePolicy, EncoderOrMaker
 from shoal.learn.runs.tensor_file import interpreting, read_tensor_file, require, write_tensor_file
 from shoal.rows.layout import layout
 from shoal.rows.space_json import space_from_json, space_to_json
@@ -60,17 +61,18 @@ class Origin:
 class SavedPolicy:
     """A policy that was read from a file."""
 
-    policy: Policy
+    policy: BasePolicy
     """The policy, ready to act."""
     origin: Origin
     """Where it comes from."""
 
 
-def save_policy(path: Path, policy: Policy, origin: Origin) -> None:
+def save_policy(path: Path, policy: BasePolicy, origin: Origin) -> None:
     """Write a policy to a file that `load` reads."""
     write_tensor_file(
         path,
         {
+            "algorithm": policy.algorithm,
             "origin": vars(origin),
             "observation_space": space_to_json(policy.layout.space),
             "action_space": space_to_json(policy.actions.space),
@@ -81,7 +83,9 @@ def save_policy(path: Path, policy: Policy, origin: Origin) -> None:
     )
 
 
-def load(run: str | os.PathLike[str], *, encoder: EncoderOrMaker | None = None, best: bool = False) -> Policy:
+def load(
+    run: str | os.PathLike[str], *, encoder: EncoderOrMaker | None = None, best: bool = False
+) -> BasePolicy:
     """Load the policy of a run, ready to act. No code from the folder is run.
 
     Args:
@@ -103,6 +107,7 @@ def load_saved(
     path, remedy = _find(Path(run), best=best)
     saved = read_tensor_file(path, remedy)
     with interpreting(path, remedy):
+        policy_class = LEARNERS[saved["algorithm"]].policy_class
         origin, own = Origin.read(saved["origin"]), bool(saved["own_encoder"])
         space, actions = space_from_json(saved["observation_space"]), space_from_json(saved["action_space"])
         plan, arguments, weights = layout(space), dict(saved["arguments"]), dict(saved["weights"])
@@ -120,11 +125,11 @@ def load_saved(
         _check_widths(arguments["hidden"], weights)
     if own:
         with encoder_errors():
-            policy = Policy(plan, actions, encoder=encoder, **arguments)
+            policy = policy_class(plan, actions, encoder=encoder, **arguments)
             policy.load_state_dict(weights)
     else:
         with interpreting(path, remedy):
-            policy = Policy(plan, actions, **arguments)
+            policy = policy_class(plan, actions, **arguments)
             policy.load_state_dict(weights)
     return SavedPolicy(policy.eval(), origin)
 

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import ArgumentError, RunError, SnapshotError
-from shoal.learn.policy import EncoderOrMaker
-from shoal.learn.ppo import PPO
+from shoal.learn.algorithms import LEARNERS
+from shoal.learn.base_policy import EncoderOrMaker
 from shoal.learn.runs.files import digest_of, read_file
 from shoal.learn.runs.lock import Lock
 from shoal.learn.runs.options import RunOptions
 from shoal.learn.runs.policy_file import LAST, check_folder, encoder_errors
+from shoal.learn.runs.replay_files import read_replay
 from shoal.learn.runs.run import CHECKPOINT, About, Restored, Run, check_name
 from shoal.learn.runs.tensor_file import interpreting, read_tensor_file, require
 from shoal.registry import names_code
 
-LEARNERS: dict[str, Any] = {PPO.algorithm: PPO}
 OPTIONS = {one.name for one in fields(RunOptions)}
 
 FRESH = "To resume with new episodes instead: --fresh-episodes (in Python fresh_episodes=True)"
@@ -81,16 +81,33 @@ def resume(
     folder = Path(run)
     if env is not None:
         check_name(env)
-    check_folder(folder)
-    path = folder / CHECKPOINT
-    if not path.exists():
-        raise RunError(f"{folder}: expected the folder of a run, but it has no {CHECKPOINT}")
+    _checkpoint_in(folder)
     lock = Lock(folder)
     try:
         return _resume(folder, lock, env, encoder, fresh_episodes, changes)
     except BaseException:
         lock.release()
         raise
+
+
+def algorithm_of(run: str | os.PathLike[str]) -> str:
+    """Return the short name of the algorithm of a run.
+
+    Raises:
+        RunError: If the folder has no checkpoint, or if it is damaged.
+    """
+    path = _checkpoint_in(Path(run))
+    saved = read_tensor_file(path, WITHOUT_CHECKPOINT)
+    with interpreting(path, WITHOUT_CHECKPOINT):
+        return str(require(saved["algorithm"], str))
+
+
+def _checkpoint_in(folder: Path) -> Path:
+    check_folder(folder)
+    path = folder / CHECKPOINT
+    if not path.exists():
+        raise RunError(f"{folder}: expected the folder of a run, but it has no {CHECKPOINT}")
+    return path
 
 
 def _resume(
@@ -104,7 +121,7 @@ def _resume(
     path = folder / CHECKPOINT
     saved = read_tensor_file(path, WITHOUT_CHECKPOINT)
     with interpreting(path, WITHOUT_CHECKPOINT):
-        learner_class = LEARNERS[saved["algorithm"]]
+        learner_class: Any = LEARNERS[saved["algorithm"]]
         before = learner_class.config_class.of(saved["config"])
         about = About.read(saved["about"])
         state, snapshot, own_encoder = dict(saved["state"]), saved["envs"], bool(saved["own_encoder"])
@@ -131,6 +148,9 @@ def _resume(
         options=options,
         changes=(*about.changes, *([{"steps": done, "changed": changed}] if changed else [])),
     )
+    replay = state.get("replay")
+    if replay is not None:
+        state["replay"] = read_replay(folder, replay, path, WITHOUT_CHECKPOINT)
     state["envs"] = None if fresh_episodes or snapshot is None else _read_envs(folder, snapshot)
     learner = learner_class(about.env, config, env_kwargs=about.env_kwargs, encoder=encoder)
     try:
@@ -138,7 +158,7 @@ def _resume(
         exact = _load_state(learner, state, path, own_encoder=own_encoder)
         if "torch_threads" in changed:
             learner.threads = threads
-        restored = Restored(exact, snapshot["file"] if exact else "", changed)
+        restored = Restored(exact, snapshot["file"] if exact else "", changed, replay)
         return Run.reopen(folder, lock, learner, about, restored)
     except BaseException:
         learner.close()

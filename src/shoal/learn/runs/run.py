@@ -6,7 +6,8 @@ evaluations.jsonl       one line per evaluation, append-only
 events.out.*            the same metrics for TensorBoard, under CleanRL's names
 policy.safetensors      the policy; read by `load`
 best.safetensors        the policy of the best evaluation
-checkpoint.safetensors  the whole state of the learner, without its envs; read by `resume`
+checkpoint.safetensors  the whole state of the learner, without envs and replay; read by `resume`
+replay-*.safetensors    the replay that belongs to the checkpoint, if the learner has one
 envs-*.pickle           the snapshot of the envs that belongs to the checkpoint; only `resume` reads it
 run.lock                the lock of the process that writes to the folder
 
@@ -35,6 +36,7 @@ from shoal.learn.runs.lock import Lock
 from shoal.learn.runs.metrics import EVALUATIONS, UPDATES, Board, Lines, figures_of, read_lines, update_from
 from shoal.learn.runs.options import RunOptions
 from shoal.learn.runs.policy_file import BEST, LAST, Origin, save_policy
+from shoal.learn.runs.replay_files import PATTERN, ReplayFiles
 from shoal.learn.runs.tensor_file import require, write_tensor_file
 from shoal.vector.multiprocessing import Multiprocessing
 from shoal.vector.vec import VectorEnv
@@ -79,6 +81,8 @@ class Restored:
     """Name of the file from which the envs were restored; "" if they were not."""
     changed: dict[str, list[Any]]
     """Old and new value of each setting that is new."""
+    replay: dict[str, Any] | None = None
+    """What the checkpoint says about the replay."""
 
 
 class Run:
@@ -137,7 +141,7 @@ class Run:
                     "in Python shoal.learn.resume)"
                 )
             # A run that was killed in its first update has no checkpoint, so its files can be removed.
-            patterns = (UPDATES, EVALUATIONS, BEST, "events.out.tfevents.*", "envs-*.pickle")
+            patterns = (UPDATES, EVALUATIONS, BEST, "events.out.tfevents.*", "envs-*.pickle", PATTERN)
             left = [path for pattern in patterns for path in folder.glob(pattern)]
             if left and not (folder / CONFIG).exists():
                 raise RunError(f"{left[0]}: belongs to something else: choose another folder for the run")
@@ -165,17 +169,18 @@ class Run:
         remove_parts(folder)
         write_file(folder / CONFIG, json.dumps(self._described(), indent=2).encode())
         options = about.options
-        self._updates = Lines(folder / UPDATES, learner.updates)
+        self._updates = Lines(folder / UPDATES, learner.updates, learner.steps)
         self._evaluations = None
         if options.eval_every or (folder / EVALUATIONS).exists():
-            self._evaluations = Lines(folder / EVALUATIONS, learner.updates)
+            self._evaluations = Lines(folder / EVALUATIONS, learner.updates, learner.steps)
         self.damaged_lines = self._updates.damaged + (self._evaluations.damaged if self._evaluations else 0)
         self._board = Board(folder, None if restored is None else learner.steps)
         self._evaluator = Evaluator(folder, self._origin(), learner.config, options)
         self.evaluation: dict[str, Any] | None = None
         # A new run, and one with new settings, is saved after its first update.
         is_saved = restored is not None and not restored.changed
-        self._saved, self._saved_updates = time.monotonic(), learner.updates if is_saved else -1
+        self._saved, self._saved_at = time.monotonic(), self._reached() if is_saved else None
+        self._replay_files = ReplayFiles(folder, None if restored is None else restored.replay)
         self._saved_steps = None if restored is None else learner.steps
         self._envs_are_saved = restored is None or restored.exact
         self._closed = False
@@ -209,7 +214,7 @@ class Run:
         if found is not None:
             self._add_evaluation(update, found)
         passed = time.monotonic() - self._saved
-        if self._saved_updates < 0 or passed >= self.about.options.checkpoint_seconds:
+        if self._saved_at is None or passed >= self.about.options.checkpoint_seconds:
             self.save()
 
     def _add_evaluation(self, update: Update, found: Evaluation) -> None:
@@ -238,12 +243,14 @@ class Run:
     def save(self) -> bool:
         """Save policy and learner; return False if the envs are not saved, because they cannot be pickled."""
         learner = self.learner
-        if self._saved_updates == learner.updates:
+        if self._saved_at == self._reached():
             return self._envs_are_saved
         self._updates.sync()
         if self._evaluations is not None:
             self._evaluations.sync()
-        state = learner.state_dict()
+        state = learner.state_dict(with_replay=False)
+        if learner.replay is not None:
+            state["replay"] = self._replay_files.save(learner.replay)
         envs = self._save_envs(state.pop("envs"))
         write_tensor_file(
             self.folder / CHECKPOINT,
@@ -262,10 +269,15 @@ class Run:
         for old in self.folder.glob("envs-*.pickle"):
             if envs is None or old.name != envs["file"]:
                 old.unlink()
+        self._replay_files.remove_others()
         save_policy(self.folder / LAST, learner.policy, self._origin())
-        self._saved, self._saved_updates = time.monotonic(), learner.updates
+        self._saved, self._saved_at = time.monotonic(), self._reached()
         self._saved_steps, self._envs_are_saved = learner.steps, envs is not None
         return self._envs_are_saved
+
+    def _reached(self) -> tuple[int, int]:
+        """Return how far training has come."""
+        return self.learner.updates, self.learner.steps
 
     def _save_envs(self, snapshot: Any) -> dict[str, str] | None:
         """Write the snapshot of the envs to a file; return its name and digest."""

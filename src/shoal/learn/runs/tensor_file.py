@@ -40,17 +40,31 @@ def write_tensor_file(path: Path, value: Any) -> None:
     Raises:
         OutOfResources: If the disk is full. The file is as it was before.
     """
+    write_file(path, _encode(value)[0])
+
+
+def write_named_tensor_file(folder: Path, name: str, value: Any) -> tuple[str, str, int]:
+    """Write a value durably to a file with its digest in its name; return name, digest and size."""
+    content, digest = _encode(value)
+    file = f"{name}-{digest[:16]}.safetensors"
+    write_file(folder / file, content)
+    return file, digest, len(content)
+
+
+def _encode(value: Any) -> tuple[bytes, str]:
+    """Return the content of a file for a value, and its digest."""
     tensors: dict[str, Tensor] = {}
     plain = _split(value, "", tensors)
-    write_file(path, stamp(save(tensors, {"sha256": NO_DIGEST.decode(), "value": json.dumps(plain)})))
+    return stamp(save(tensors, {"sha256": NO_DIGEST.decode(), "value": json.dumps(plain)}))
 
 
-def read_tensor_file(path: Path, remedy: str) -> Any:
+def read_tensor_file(path: Path, remedy: str, digest: str | None = None) -> Any:
     """Read a value that `write_tensor_file` wrote.
 
     Args:
         path: The file.
         remedy: What can be done without it, for the message.
+        digest: The digest that the file must have; by default the one that it names.
 
     Raises:
         RunError: If the file is missing or damaged.
@@ -59,7 +73,7 @@ def read_tensor_file(path: Path, remedy: str) -> Any:
     try:
         length = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + length])["__metadata__"]
-        whole = is_whole(content, metadata["sha256"])
+        whole = is_whole(content, metadata["sha256"]) and digest in (None, metadata["sha256"])
     except MISFITS:
         metadata, whole = {}, False
     if not whole:

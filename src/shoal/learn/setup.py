@@ -1,4 +1,4 @@
-"""Setup of PPO: make or check the vec, and check the settings that depend on it."""
+"""Setup of a learner: make or check its vec, and check its device."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from shoal.errors import ArgumentError, ArgumentTypeError
-from shoal.learn.ppo_config import PPOConfig
+from shoal.learn.configs.base import LearnerConfig
 from shoal.vector import make
 from shoal.vector.vec import VectorEnv
 
 
-def make_vec(env: Any, config: PPOConfig, env_kwargs: dict[str, Any] | None) -> VectorEnv:
+def make_vec(env: Any, config: LearnerConfig, env_kwargs: dict[str, Any] | None) -> VectorEnv:
     """Make a vec of an env with the settings of a config."""
     asynchronous: dict[str, Any] = {}
     if config.mode == "async":
@@ -33,8 +33,8 @@ def make_vec(env: Any, config: PPOConfig, env_kwargs: dict[str, Any] | None) -> 
     )
 
 
-def check_vec(vec: VectorEnv, config: PPOConfig) -> VectorEnv:
-    """Return the vec if PPO can learn on it with this config.
+def check_vec(vec: VectorEnv, config: LearnerConfig) -> VectorEnv:
+    """Return the vec if a learner can learn on it with this config.
 
     Raises:
         ArgumentError: If the vec and the config do not fit.
@@ -52,27 +52,6 @@ def check_vec(vec: VectorEnv, config: PPOConfig) -> VectorEnv:
             f"mode: expected 'async', because a batch of the vec lacks some rows, got {config.mode!r}"
         )
     return vec
-
-
-def check_minibatches(config: PPOConfig, rows: int) -> None:
-    """Check that a rollout of `rows` rows can be split into minibatches.
-
-    Raises:
-        ArgumentError: If `minibatch_size` is too large, or with an LSTM too small.
-    """
-    horizon = config.horizon_of(rows)
-    samples = rows * horizon
-    if config.minibatch_size > samples:
-        raise ArgumentError(
-            f"minibatch_size: expected at most {samples}, {rows} rows times a horizon of "
-            f"{horizon}, got {config.minibatch_size}. Use a longer horizon, more envs or smaller "
-            "minibatches"
-        )
-    if config.lstm and config.minibatch_size < horizon:
-        raise ArgumentError(
-            f"minibatch_size: expected at least the horizon with lstm=True, {horizon}, because "
-            f"minibatches are whole columns, got {config.minibatch_size}"
-        )
 
 
 def check_device(device: str) -> None:

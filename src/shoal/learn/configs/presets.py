@@ -1,6 +1,6 @@
 """Presets: settings that are known to work for an env. Settings given by the user override them.
 
-They were chosen without a bound on the KL divergence, so all but CartPole's have none.
+Those of PPO were chosen without a bound on the KL divergence, so all but CartPole's have none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PENDULUM: dict[str, Any] = {
     "entropy": 0.0,
 }
 
-PRESETS: dict[str, dict[str, Any]] = {
+_PPO: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "num_envs": 16,
         "minibatch_size": 256,
@@ -69,9 +69,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def preset_for(env: str) -> tuple[str, dict[str, Any]]:
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {"ppo": _PPO}
+
+
+def preset_for(env: str, algorithm: str = "ppo") -> tuple[str, dict[str, Any]]:
     """Return the name and the settings of an env's preset; an empty name and dict if there is none."""
-    if env in PRESETS:
-        return env, PRESETS[env]
+    presets = PRESETS.get(algorithm, {})
+    if env in presets:
+        return env, presets[env]
     family = f"{env.partition('-')[0]}-*"
-    return (family, PRESETS[family]) if family in PRESETS else ("", {})
+    return (family, presets[family]) if family in presets else ("", {})

@@ -1,0 +1,314 @@
+"""DQN and SAC: gradient steps beside Stable-Baselines3 and beside the matrix products alone; replay; scores.
+
+    .venv/bin/python benchmarks/off_policy.py rate     # gradient steps a second, 2 x 256, batch 256
+    .venv/bin/python benchmarks/off_policy.py replay   # what adding and sampling costs, and memory
+    .venv/bin/python benchmarks/off_policy.py score --tasks pendulum-sac --seeds 5 [--sb3]
+
+In "rate", all contestants take turns in one process, and ratios are between turns of the same round. The limit
+is the time of the matrix products of one gradient step and of nothing else, with matrices as torch multiplies
+them fastest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from shoal.batch import Batch
+from shoal.learn import DQN, SAC, Actions, DQNConfig, Replay, SACConfig, evaluate
+from shoal.rows.layout import layout
+
+BATCH, WIDTH, OBS, NUMBERS, ALTERNATIVES = 256, 256, 18, 4, 8
+LEARNERS: dict[str, tuple[Any, Any]] = {"dqn": (DQN, DQNConfig), "sac": (SAC, SACConfig)}
+
+
+class Random(gymnasium.Env):
+    """Observations and rewards of hockey's size, without a game."""
+
+    def __init__(self, discrete: bool) -> None:
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (OBS,), np.float32)
+        box = gymnasium.spaces.Box(-1, 1, (NUMBERS,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(ALTERNATIVES) if discrete else box
+        self._steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self.np_random.standard_normal(OBS, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        reward = float(self.np_random.standard_normal())
+        return self.np_random.standard_normal(OBS, np.float32), reward, False, self._steps >= 200, {}
+
+
+# -- gradient steps ------------------------------------------------------------------------------------------
+
+
+def shoal_steps(name: str) -> Callable[[int], None]:
+    learner_class, config_class = LEARNERS[name]
+    config = config_class(total_steps=3000, updates_per_step=0, backend="serial", torch_threads=1)
+    learner = learner_class(lambda: Random(name == "dqn"), config)
+    learner.train()
+
+    def steps(count: int) -> None:
+        learner.threads = learner.threads._replace(
+            acting=torch.get_num_threads(), learning=torch.get_num_threads()
+        )
+        learner._learn(count)
+
+    return steps
+
+
+def sb3_steps(name: str) -> Callable[[int], None]:
+    import stable_baselines3
+
+    peer = {"dqn": stable_baselines3.DQN, "sac": stable_baselines3.SAC}[name](
+        "MlpPolicy",
+        Random(name == "dqn"),
+        batch_size=BATCH,
+        policy_kwargs={"net_arch": [WIDTH, WIDTH]},
+        learning_starts=10**9,
+        buffer_size=10_000,
+        device="cpu",
+    )
+    peer.learn(3000)
+    return lambda count: peer.train(gradient_steps=count, batch_size=BATCH)
+
+
+def products(name: str) -> Callable[[int], None]:
+    """Return a function that does the matrix products of some gradient steps."""
+    forwards, backwards, inwards = _network(OBS, ALTERNATIVES + 1, 0)
+    if name == "dqn":  # the learning network on both observations, the target on the next; one backwards
+        parts = [forwards] * 3 + [backwards]
+    else:  # actor twice, backwards once; critics three times, backwards once, and once for actions only
+        actor, actor_back, _ = _network(OBS, 2 * NUMBERS, 0)
+        critics, critics_back, critics_in = _network(OBS + NUMBERS, 1, 2)
+        parts = [actor, critics, critics, critics_back, actor, critics, critics_in, actor_back]
+
+    def steps(count: int) -> None:
+        with torch.no_grad():
+            for _ in range(count):
+                for part in parts:
+                    part()
+
+    return steps
+
+
+def _network(inputs: int, outputs: int, copies: int) -> tuple[Callable[[], None], ...]:
+    lead = (copies,) if copies else ()
+    multiply, add = (torch.bmm, torch.baddbmm) if copies else (torch.mm, torch.addmm)
+    first, hidden, last = (
+        torch.randn(*lead, *shape) for shape in ((inputs, WIDTH), (WIDTH, WIDTH), (outputs, WIDTH))
+    )
+    biases = [torch.randn(*((copies, 1) if copies else ()), width) for width in (WIDTH, WIDTH, outputs)]
+    rows, one, two = (torch.randn(*lead, BATCH, width) for width in (inputs, WIDTH, WIDTH))
+    slopes = torch.randn(*lead, BATCH, outputs)
+
+    def forwards() -> None:
+        add(biases[0], rows, first)
+        add(biases[1], one, hidden)
+        add(biases[2], two, last.mT)
+
+    def inwards() -> None:
+        multiply(multiply(multiply(slopes, last), hidden.mT), first.mT)
+
+    def backwards() -> None:
+        multiply(slopes.mT, two)
+        passed = multiply(slopes, last)
+        multiply(one.mT, passed)
+        multiply(rows.mT, multiply(passed, hidden.mT))
+
+    return forwards, backwards, inwards
+
+
+def rate(rounds: int, threads: list[int]) -> None:
+    for name in LEARNERS:
+        contestants = {"shoal": shoal_steps(name), "sb3": sb3_steps(name), "products alone": products(name)}
+        found: dict[tuple[str, int], list[float]] = {}
+        for count in threads:
+            torch.set_num_threads(count)
+            for steps in contestants.values():
+                steps(20)
+        for _ in range(rounds):
+            for count in threads:
+                torch.set_num_threads(count)
+                for contestant, steps in contestants.items():
+                    steps(2)
+                    begun = time.perf_counter()
+                    steps(20)
+                    taken = time.perf_counter() - begun
+                    found.setdefault((contestant, count), []).append(20 / taken)
+        best = {who: max(threads, key=lambda count: median(found[who, count])) for who in contestants}
+        for who in contestants:
+            each = ", ".join(f"{median(found[who, count]):,.0f} on {count}" for count in threads)
+            print(f"{name} {who:15} {each} threads", flush=True)
+        ours = found["shoal", best["shoal"]]
+        for who in ("sb3", "products alone"):
+            ratios = sorted(a / b for a, b in zip(ours, found[who, best[who]], strict=True))
+            low, high = ratios[len(ratios) // 4], ratios[3 * len(ratios) // 4]
+            print(f"{name} shoal / {who}: {median(ratios):.2f} ({low:.2f} to {high:.2f})", flush=True)
+
+
+# -- replay --------------------------------------------------------------------------------------------------
+
+
+def replay(rounds: int) -> None:
+    stack = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    actions = Actions(gymnasium.spaces.Discrete(6))
+    ring = Replay(100_000, BATCH, layout(stack), actions, frame_stack=4)
+    frames = np.random.default_rng(0).integers(0, 256, (BATCH, 24, 84, 84), np.uint8)
+
+    def add(step: int) -> None:
+        at = step % 20
+        obs = np.ascontiguousarray(frames[:, at : at + 4])
+        nothing = np.zeros(BATCH, np.bool_)
+        begins = np.full(BATCH, at == 0)
+        batch = Batch(
+            obs,
+            np.ones(BATCH),
+            np.full(BATCH, at == 19),
+            nothing,
+            ~np.full(BATCH, at == 19),
+            begins,
+            np.arange(BATCH),
+            np.zeros(BATCH, np.int64),
+            {},
+        )
+        ring.add(batch, np.arange(BATCH), np.zeros((BATCH, 1), np.int64))
+
+    for step in range(40):
+        add(step)
+    with DQN(
+        lambda: _Frames(stack), DQNConfig(hidden=(512,), replay_size=2000, total_steps=1000, num_envs=8)
+    ) as dqn:
+        dqn.train()
+        adding, sampling, learning = [], [], []
+        for step in range(40, 40 + rounds * 20):
+            begun = time.perf_counter()
+            add(step)
+            added = time.perf_counter()
+            ring.sample(BATCH, gamma=0.99)
+            adding.append(added - begun)
+            sampling.append(time.perf_counter() - added)
+        for _ in range(rounds):
+            begun = time.perf_counter()
+            dqn._learn(1)
+            learning.append(time.perf_counter() - begun)
+    both, update = median(adding) + median(sampling), median(learning)
+    print(f"adding {BATCH} rows of 84x84x4: {1e3 * median(adding):.2f} ms")
+    print(f"sampling {BATCH} of them with their successors: {1e3 * median(sampling):.2f} ms")
+    print(
+        f"a gradient step of DQN with {BATCH} of them: {1e3 * update:.0f} ms; both are {both / update:.1%} of it"
+    )
+    for name, space, choices, frame_stack in (
+        ("hockey", gymnasium.spaces.Box(-1, 1, (OBS,), np.float32), gymnasium.spaces.Box(-1, 1, (4,)), 0),
+        ("Atari", stack, gymnasium.spaces.Discrete(6), 4),
+    ):
+        made = Replay(10**6, 8, layout(space), Actions(choices), frame_stack=frame_stack)
+        print(f"a million transitions of {name}: {made.nbytes / 1e6:,.0f} MB")
+
+
+class _Frames(gymnasium.Env):
+    def __init__(self, space: gymnasium.spaces.Box) -> None:
+        self.observation_space, self.action_space = space, gymnasium.spaces.Discrete(6)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+# -- scores --------------------------------------------------------------------------------------------------
+
+TASKS: dict[str, tuple[str, str, int, dict[str, Any]]] = {  # learner, env, steps, SB3's settings (rl-zoo)
+    "cartpole-dqn": ("dqn", "CartPole-v1", 60_000, {}),
+    "lunarlander-dqn": (
+        "dqn",
+        "LunarLander-v3",
+        500_000,
+        {
+            "learning_rate": 6.3e-4,
+            "batch_size": 128,
+            "buffer_size": 50_000,
+            "learning_starts": 0,
+            "target_update_interval": 250,
+            "train_freq": 4,
+            "gradient_steps": -1,
+            "exploration_fraction": 0.12,
+            "exploration_final_eps": 0.1,
+            "policy_kwargs": {"net_arch": [256, 256]},
+        },
+    ),
+    "pendulum-sac": ("sac", "Pendulum-v1", 20_000, {"learning_rate": 1e-3}),
+    "mountaincar-sac": ("sac", "MountainCarContinuous-v0", 50_000, {}),
+}
+
+
+def score(names: list[str], seeds: list[int], sb3: bool) -> None:
+    for name in names:
+        algorithm, env, steps, peer_settings = TASKS[name]
+        learner_class, config_class = LEARNERS[algorithm]
+        results: dict[str, list[tuple[float, float]]] = {"shoal": []} | ({"sb3": []} if sb3 else {})
+        for seed in seeds:
+            with learner_class(env, config_class.for_env(env, total_steps=steps, seed=seed)) as learner:
+                result = learner.train()
+            mean = evaluate(learner.policy, env, 100, seed=1000 + seed).mean_return
+            results["shoal"].append((mean, result.seconds))
+            print(f"  {name} seed {seed}: {mean:.1f} in {result.seconds:.0f} s", flush=True)
+            if sb3:
+                results["sb3"].append(_sb3_score(algorithm, env, steps, peer_settings, seed))
+                print(f"  sb3 seed {seed}: {results['sb3'][-1]}", flush=True)
+        for who, found in results.items():
+            means = sorted(mean for mean, _ in found)
+            print(
+                f"{name} {who}: median {median(means):.1f} ({means[0]:.1f} to {means[-1]:.1f}) after {steps:,} "
+                f"steps in {median(seconds for _, seconds in found):.0f} s",
+                flush=True,
+            )
+
+
+def _sb3_score(
+    algorithm: str, env: str, steps: int, settings: dict[str, Any], seed: int
+) -> tuple[float, float]:
+    import stable_baselines3
+    from stable_baselines3.common.evaluation import evaluate_policy
+
+    peer_class = {"dqn": stable_baselines3.DQN, "sac": stable_baselines3.SAC}[algorithm]
+    peer = peer_class("MlpPolicy", env, seed=seed, device="cpu", **settings)
+    begun = time.perf_counter()
+    peer.learn(steps)
+    seconds = time.perf_counter() - begun
+    made = gymnasium.make(env)
+    made.reset(seed=1000 + seed)
+    return float(evaluate_policy(peer, made, 100, warn=False)[0]), seconds
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["rate", "replay", "score"])
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--sb3", action="store_true", help="train Stable-Baselines3 on the same tasks too")
+    given = parser.parse_args()
+    if given.what == "rate":
+        rate(given.rounds, given.threads)
+    elif given.what == "replay":
+        replay(given.rounds)
+    else:
+        score(given.tasks, given.seeds, given.sb3)
+    sys.exit(0)

@@ -1,0 +1,1 @@
+"""Settings of the learners, one file each, and presets for known envs."""

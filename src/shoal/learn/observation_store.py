@@ -1,0 +1,250 @@
+"""The observations of a replay: whole rows, or stacks of frames that are stored once each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ArgumentError
+from shoal.rows.layout import Layout
+
+SLACK = 1 / 16  # frames beyond one for each observation: an episode begins with several
+MOST_NEW = 2.0  # new frames for each observation, above which observations are no stacks
+
+
+class ObservationStore(Protocol):
+    """A ring of observations. A serial number counts all observations ever written."""
+
+    nbytes: int
+
+    def write(self, serials: NDArray[np.int64], rows: NDArray[np.int64], obs: NDArray[Any]) -> None:
+        """Write the observations of rows under consecutive serial numbers."""
+
+    def read(self, places: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the observations of places of the ring."""
+
+    def has(self, places: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Return which places are still stored; None if all that were written are."""
+
+    def part(self, first: int, last: int) -> dict[str, Any]:
+        """Return what was written under the serial numbers from `first` to `last`, as arrays."""
+
+    def put(self, first: int, last: int, part: dict[str, Any]) -> None:
+        """Write what `part` returned."""
+
+    def rest(self) -> dict[str, Any]:
+        """Return what is not in the parts."""
+
+    def put_rest(self, rest: dict[str, Any]) -> None:
+        """Restore what `rest` returned."""
+
+    def clear(self) -> None:
+        """Forget all observations."""
+
+
+class WholeRows:
+    """A ring of flat rows.
+
+    Args:
+        capacity: Number of observations.
+        layout: Layout of the observations.
+    """
+
+    def __init__(self, capacity: int, layout: Layout) -> None:
+        self._rows = np.empty((capacity, *layout.flat_shape), layout.flat_dtype)
+        self.nbytes = self._rows.nbytes
+
+    def write(self, serials: NDArray[np.int64], rows: NDArray[np.int64], obs: NDArray[Any]) -> None:
+        """Write the observations of rows under consecutive serial numbers."""
+        done = 0
+        for span in spans(int(serials[0]), int(serials[-1]) + 1, len(self._rows)):
+            count = span.stop - span.start
+            self._rows[span] = obs[done : done + count]
+            done += count
+
+    def read(self, places: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the observations of places of the ring."""
+        return self._rows.take(places, 0)
+
+    def has(self, places: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Return which places are still stored; None if all that were written are."""
+        return None
+
+    def part(self, first: int, last: int) -> dict[str, Any]:
+        """Return what was written under the serial numbers from `first` to `last`, as arrays."""
+        return {"rows": joined(self._rows, first, last)}
+
+    def put(self, first: int, last: int, part: dict[str, Any]) -> None:
+        """Write what `part` returned."""
+        put_joined(self._rows, first, last, part["rows"])
+
+    def rest(self) -> dict[str, Any]:
+        """Return what is not in the parts."""
+        return {}
+
+    def put_rest(self, rest: dict[str, Any]) -> None:
+        """Restore what `rest` returned."""
+
+    def clear(self) -> None:
+        """Forget all observations."""
+
+
+class Frames:
+    """A ring of frames, and for each observation the numbers of the frames that it is a stack of.
+
+    A frame is compared with the row's last observation, and stored if it is new. So what is read is exactly
+    what was written, whatever the env does at the beginning of episodes.
+
+    Args:
+        capacity: Number of observations.
+        rows: Number of rows of the vec.
+        layout: Layout of the observations: one array, with frames along its first or last axis.
+        stack: Number of frames in an observation.
+    """
+
+    def __init__(self, capacity: int, rows: int, layout: Layout, stack: int) -> None:
+        self._shape, self._capacity, self._stack = tuple(layout.flat_shape), capacity, stack
+        if stack < 2 or len(self._shape) < 2 or stack not in (self._shape[0], self._shape[-1]):
+            raise ArgumentError(
+                f"frame_stack: expected the length of the first or last axis of the observations, of shape "
+                f"{self._shape}, got {stack}"
+            )
+        self._last_axis = self._shape[0] != stack
+        dtype = np.dtype(layout.flat_dtype)
+        nbytes = math.prod(self._shape) // stack * dtype.itemsize
+        # Compared and copied as the largest words that a frame is made of: eight times as fast as bytes.
+        word = next(each for each in (8, 4, 2, 1) if nbytes % each == 0)
+        self._dtype, self._word = dtype, np.dtype(f"u{word}")
+        self._count = frames_for(capacity, rows, stack)
+        self._frames = np.empty((self._count, nbytes // word), self._word)
+        self._index = np.zeros((capacity, stack), np.int64)
+        # The frames of the write that an observation came with: from and to which number.
+        self._span = np.zeros((capacity, 2), np.int64)
+        self._previous = np.zeros((rows, stack, nbytes // word), self._word)
+        self._previous_index = np.full((rows, stack), -1)
+        self._total = self._written = 0  # frames and observations
+        self.nbytes = self._frames.nbytes + self._index.nbytes + self._span.nbytes + self._previous.nbytes
+
+    def _split(self, obs: NDArray[Any]) -> NDArray[Any]:
+        """Return observations as [rows, frames, words]."""
+        obs = np.moveaxis(obs, -1, 1) if self._last_axis else obs
+        return np.ascontiguousarray(obs).reshape(len(obs), self._stack, -1).view(self._word)
+
+    def write(self, serials: NDArray[np.int64], rows: NDArray[np.int64], obs: NDArray[Any]) -> None:
+        """Write the observations of rows under consecutive serial numbers."""
+        now, before, first = self._split(obs), self._previous[rows], self._total
+        index = np.empty((len(rows), self._stack), np.int64)
+        index[:, :-1] = self._previous_index[rows, 1:]
+        goes_on = (before[:, 1:] == now[:, :-1]).all((1, 2)) & (index[:, 0] > self._total - self._count)
+        new = np.flatnonzero(goes_on)
+        index[new, -1] = self._add(now[new, -1])
+        for row in np.flatnonzero(~goes_on).tolist():
+            for place in range(self._stack):
+                if place and (now[row, place] == now[row, place - 1]).all():
+                    index[row, place] = index[row, place - 1]
+                else:
+                    index[row, place] = self._add(now[row, place : place + 1])[0]
+        self._previous[rows], self._previous_index[rows] = now, index
+        places = serials % self._capacity
+        self._index[places], self._span[places] = index, (first, self._total)
+        self._written += len(rows)
+        if self._total > MOST_NEW * self._written + self._stack * len(self._previous) + 1000:
+            raise ArgumentError(
+                f"frame_stack: expected stacks of {self._stack} frames that share all but one with the "
+                "observation before, got mostly new frames. Use frame_stack=0"
+            )
+
+    def _add(self, frames: NDArray[Any]) -> NDArray[np.int64]:
+        numbers = np.arange(self._total, self._total + len(frames))
+        self._frames[numbers % self._count] = frames
+        self._total += len(frames)
+        return numbers
+
+    def read(self, places: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the observations of places of the ring."""
+        found = self._frames.take(self._index[places].reshape(-1) % self._count, 0).view(self._dtype)
+        if not self._last_axis:
+            return found.reshape(len(places), *self._shape)
+        shaped = found.reshape(len(places), self._stack, *self._shape[:-1])
+        return np.ascontiguousarray(np.moveaxis(shaped, 1, -1))
+
+    def has(self, places: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Return which places are still stored; None if all that were written are."""
+        if self._total <= self._count:
+            return None
+        alive: NDArray[np.bool_] = self._index[places].min(1) >= self._total - self._count
+        return alive
+
+    def part(self, first: int, last: int) -> dict[str, Any]:
+        """Return what was written under the serial numbers from `first` to `last`, as arrays."""
+        index, span = joined(self._index, first, last), joined(self._span, first, last)
+        begin, end = (int(span[0, 0]), int(span[-1, 1])) if len(span) else (0, 0)
+        begin = min(end, max(begin, self._total - self._count))
+        return {"index": index, "span": span, "begin": begin, "frames": joined(self._frames, begin, end)}
+
+    def put(self, first: int, last: int, part: dict[str, Any]) -> None:
+        """Write what `part` returned."""
+        put_joined(self._index, first, last, part["index"])
+        put_joined(self._span, first, last, part["span"])
+        begin, frames = int(part["begin"]), part["frames"]
+        put_joined(self._frames, begin, begin + len(frames), frames)
+
+    def rest(self) -> dict[str, Any]:
+        """Return what is not in the parts."""
+        return {
+            "previous": self._previous.copy(),
+            "previous_index": self._previous_index.copy(),
+            "counts": (self._total, self._written),
+        }
+
+    def put_rest(self, rest: dict[str, Any]) -> None:
+        """Restore what `rest` returned."""
+        self._previous[:], self._previous_index[:] = rest["previous"], rest["previous_index"]
+        total, written = rest["counts"]
+        self._total, self._written = int(total), int(written)
+
+    def clear(self) -> None:
+        """Forget all observations."""
+        self._previous_index[:] = -1
+        self._total = self._written = 0
+
+
+def frames_for(capacity: int, rows: int, stack: int) -> int:
+    """Return the number of frames to store for a number of observations."""
+    return int(capacity * (1 + SLACK)) + 2 * stack * rows
+
+
+def spans(first: int, last: int, capacity: int) -> Iterator[slice]:
+    """Yield the slices of a ring that hold the serial numbers from `first` to `last`."""
+    while first < last:
+        start = first % capacity
+        stop = min(capacity, start + last - first)
+        yield slice(start, stop)
+        first += stop - start
+
+
+def joined(ring: NDArray[Any], first: int, last: int) -> NDArray[Any]:
+    """Return a copy of the part of a ring with the serial numbers from `first` to `last`."""
+    parts = [ring[span] for span in spans(first, last, len(ring))]
+    return np.concatenate(parts) if parts else ring[:0].copy()
+
+
+def put_joined(ring: NDArray[Any], first: int, last: int, values: NDArray[Any]) -> None:
+    """Write a part of a ring that `joined` returned.
+
+    Raises:
+        ValueError: If the values do not fit.
+    """
+    if len(values) != last - first or last - first > len(ring) or values.dtype != ring.dtype:
+        raise ValueError(
+            f"expected {last - first} values of {ring.dtype}, got {len(values)} of {values.dtype}"
+        )
+    done = 0
+    for span in spans(first, last, len(ring)):
+        count = span.stop - span.start
+        ring[span] = values[done : done + count]
+        done += count
