@@ -4,9 +4,9 @@
     .venv/bin/python benchmarks/off_policy.py replay   # what adding and sampling costs, and memory
     .venv/bin/python benchmarks/off_policy.py score --tasks pendulum-sac --seeds 5 [--sb3]
 
-In "rate", all contestants take turns in one process, and ratios are between turns of the same round. The limit
-is the time of the matrix products of one gradient step and of nothing else, with matrices as torch multiplies
-them fastest.
+In "rate", all contestants take turns in one process, and ratios are between turns of the same round. The
+limit is the time of the matrix products of one gradient step and of nothing else, with matrices as torch
+multiplies them fastest.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def sb3_steps(name: str) -> Callable[[int], None]:
 
 def products(name: str) -> Callable[[int], None]:
     """Return a function that does the matrix products of some gradient steps."""
-    forwards, backwards, inwards = _network(OBS, ALTERNATIVES + 1, 0)
+    forwards, backwards, _ = _network(OBS, ALTERNATIVES + 1, 0)
     if name == "dqn":  # the learning network on both observations, the target on the next; one backwards
         parts = [forwards] * 3 + [backwards]
     else:  # actor twice, backwards once; critics three times, backwards once, and once for actions only
@@ -166,14 +166,14 @@ def replay(rounds: int) -> None:
     actions = Actions(gymnasium.spaces.Discrete(6))
     ring = Replay(100_000, BATCH, layout(stack), actions, frame_stack=4)
     frames = np.random.default_rng(0).integers(0, 256, (BATCH, 24, 84, 84), np.uint8)
+    seen = [np.ascontiguousarray(frames[:, at : at + 4]) for at in range(20)]
 
     def add(step: int) -> None:
         at = step % 20
-        obs = np.ascontiguousarray(frames[:, at : at + 4])
         nothing = np.zeros(BATCH, np.bool_)
         begins = np.full(BATCH, at == 0)
         batch = Batch(
-            obs,
+            seen[at],
             np.ones(BATCH),
             np.full(BATCH, at == 19),
             nothing,
@@ -206,9 +206,8 @@ def replay(rounds: int) -> None:
     both, update = median(adding) + median(sampling), median(learning)
     print(f"adding {BATCH} rows of 84x84x4: {1e3 * median(adding):.2f} ms")
     print(f"sampling {BATCH} of them with their successors: {1e3 * median(sampling):.2f} ms")
-    print(
-        f"a gradient step of DQN with {BATCH} of them: {1e3 * update:.0f} ms; both are {both / update:.1%} of it"
-    )
+    print(f"a gradient step of DQN with {BATCH} of them: {1e3 * update:.0f} ms")
+    print(f"adding and sampling together are {both / update:.1%} of it")
     for name, space, choices, frame_stack in (
         ("hockey", gymnasium.spaces.Box(-1, 1, (OBS,), np.float32), gymnasium.spaces.Box(-1, 1, (4,)), 0),
         ("Atari", stack, gymnasium.spaces.Discrete(6), 4),
@@ -272,8 +271,8 @@ def score(names: list[str], seeds: list[int], sb3: bool) -> None:
         for who, found in results.items():
             means = sorted(mean for mean, _ in found)
             print(
-                f"{name} {who}: median {median(means):.1f} ({means[0]:.1f} to {means[-1]:.1f}) after {steps:,} "
-                f"steps in {median(seconds for _, seconds in found):.0f} s",
+                f"{name} {who}: median {median(means):.1f} ({means[0]:.1f} to {means[-1]:.1f}) "
+                f"after {steps:,} steps in {median(seconds for _, seconds in found):.0f} s",
                 flush=True,
             )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from shoal.errors import ArgumentError
@@ -118,16 +119,15 @@ class Frames:
         nbytes = math.prod(self._shape) // stack * dtype.itemsize
         # Compared and copied as the largest words that a frame is made of: eight times as fast as bytes.
         word = next(each for each in (8, 4, 2, 1) if nbytes % each == 0)
-        self._dtype, self._word = dtype, np.dtype(f"u{word}")
+        self._dtype, self._word = dtype, np.dtype(f"i{word}")
         self._count = frames_for(capacity, rows, stack)
         self._frames = np.empty((self._count, nbytes // word), self._word)
         self._index = np.zeros((capacity, stack), np.int64)
-        # The frames of the write that an observation came with: from and to which number.
-        self._span = np.zeros((capacity, 2), np.int64)
-        self._previous = np.zeros((rows, stack, nbytes // word), self._word)
-        self._previous_index = np.full((rows, stack), -1)
+        # The frames of each row's last observation that the next one should begin with.
+        self._previous = np.zeros((rows, stack - 1, nbytes // word), self._word)
+        self._previous_index, self._all_rows = np.full((rows, stack), -1), np.arange(rows)
         self._total = self._written = 0  # frames and observations
-        self.nbytes = self._frames.nbytes + self._index.nbytes + self._span.nbytes + self._previous.nbytes
+        self.nbytes = self._frames.nbytes + self._index.nbytes + self._previous.nbytes
 
     def _split(self, obs: NDArray[Any]) -> NDArray[Any]:
         """Return observations as [rows, frames, words]."""
@@ -136,21 +136,21 @@ class Frames:
 
     def write(self, serials: NDArray[np.int64], rows: NDArray[np.int64], obs: NDArray[Any]) -> None:
         """Write the observations of rows under consecutive serial numbers."""
-        now, before, first = self._split(obs), self._previous[rows], self._total
+        now = self._split(obs)
+        at: Any = slice(None) if np.array_equal(rows, self._all_rows) else rows  # then nothing is copied
         index = np.empty((len(rows), self._stack), np.int64)
-        index[:, :-1] = self._previous_index[rows, 1:]
-        goes_on = (before[:, 1:] == now[:, :-1]).all((1, 2)) & (index[:, 0] > self._total - self._count)
+        index[:, :-1] = self._previous_index[at, 1:]
+        goes_on = (self._previous[at] == now[:, :-1]).all((1, 2)) & (index[:, 0] > self._total - self._count)
         new = np.flatnonzero(goes_on)
-        index[new, -1] = self._add(now[new, -1])
+        index[new, -1] = self._add(now[:, -1] if len(new) == len(now) else now[new, -1])
         for row in np.flatnonzero(~goes_on).tolist():
             for place in range(self._stack):
                 if place and (now[row, place] == now[row, place - 1]).all():
                     index[row, place] = index[row, place - 1]
                 else:
                     index[row, place] = self._add(now[row, place : place + 1])[0]
-        self._previous[rows], self._previous_index[rows] = now, index
-        places = serials % self._capacity
-        self._index[places], self._span[places] = index, (first, self._total)
+        self._previous[at], self._previous_index[at] = now[:, 1:], index
+        self._index[serials % self._capacity] = index
         self._written += len(rows)
         if self._total > MOST_NEW * self._written + self._stack * len(self._previous) + 1000:
             raise ArgumentError(
@@ -159,14 +159,15 @@ class Frames:
             )
 
     def _add(self, frames: NDArray[Any]) -> NDArray[np.int64]:
-        numbers = np.arange(self._total, self._total + len(frames))
-        self._frames[numbers % self._count] = frames
-        self._total += len(frames)
-        return numbers
+        first, self._total = self._total, self._total + len(frames)
+        put_joined(self._frames, first, self._total, frames)
+        return np.arange(first, self._total)
 
     def read(self, places: NDArray[np.int64]) -> NDArray[Any]:
         """Return the observations of places of the ring."""
-        found = self._frames.take(self._index[places].reshape(-1) % self._count, 0).view(self._dtype)
+        # By torch, which uses several threads.
+        numbers = torch.from_numpy(self._index[places].reshape(-1) % self._count)
+        found = torch.from_numpy(self._frames).index_select(0, numbers).numpy().view(self._dtype)
         if not self._last_axis:
             return found.reshape(len(places), *self._shape)
         shaped = found.reshape(len(places), self._stack, *self._shape[:-1])
@@ -181,17 +182,19 @@ class Frames:
 
     def part(self, first: int, last: int) -> dict[str, Any]:
         """Return what was written under the serial numbers from `first` to `last`, as arrays."""
-        index, span = joined(self._index, first, last), joined(self._span, first, last)
-        begin, end = (int(span[0, 0]), int(span[-1, 1])) if len(span) else (0, 0)
-        begin = min(end, max(begin, self._total - self._count))
-        return {"index": index, "span": span, "begin": begin, "frames": joined(self._frames, begin, end)}
+        # With all frames of these observations, so that earlier parts are not needed for them.
+        index = joined(self._index, first, last)
+        numbers = np.unique(index)
+        numbers = numbers[numbers >= self._total - self._count]
+        return {"index": index, "numbers": numbers, "frames": self._frames[numbers % self._count]}
 
     def put(self, first: int, last: int, part: dict[str, Any]) -> None:
         """Write what `part` returned."""
         put_joined(self._index, first, last, part["index"])
-        put_joined(self._span, first, last, part["span"])
-        begin, frames = int(part["begin"]), part["frames"]
-        put_joined(self._frames, begin, begin + len(frames), frames)
+        numbers, frames = part["numbers"], part["frames"]
+        if frames.shape[1:] != self._frames.shape[1:] or frames.dtype != self._frames.dtype:
+            raise ValueError(f"expected frames like {self._frames[:1].shape}, got {frames.shape}")
+        self._frames[numbers.astype(np.int64) % self._count] = frames
 
     def rest(self) -> dict[str, Any]:
         """Return what is not in the parts."""

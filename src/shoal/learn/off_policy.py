@@ -26,7 +26,7 @@ from shoal.learn.base_policy import BasePolicy
 from shoal.learn.configs.replay import ReplayConfig
 from shoal.learn.explorer import Explorer, Step, copied
 from shoal.learn.learner import Learner, OnUpdate
-from shoal.learn.replay import Replay, Transitions, check_memory
+from shoal.learn.replay import Replay, Transitions, bytes_per_transition, check_memory
 from shoal.limits import obtaining
 
 REPORT_STEPS = 1000  # transitions from one report to the next
@@ -45,18 +45,20 @@ class OffPolicyLearner(Learner):
 
     def _prepare(self) -> None:
         config, vec = self.config, self.vec
+        used = min(config.replay_size, config.total_steps + vec.num_rows)
+        layout, actions = vec.observation_layout, self.policy.actions
+        each = bytes_per_transition(layout, actions, config.frame_stack, prioritized=config.prioritized)
+        check_memory(config.replay_size, used * each)
         with obtaining("memory for the replay", "Take a smaller replay_size"):
             self.replay = Replay(
                 config.replay_size,
                 vec.num_rows,
-                vec.observation_layout,
-                self.policy.actions,
+                layout,
+                actions,
                 seed=config.seed,
                 frame_stack=config.frame_stack,
                 prioritized=config.prioritized,
             )
-        used = min(1.0, (config.total_steps + vec.num_rows) / config.replay_size)
-        check_memory(config.replay_size, int(self.replay.nbytes * used))
         self._interaction = self._explorer = Explorer(vec, self.policy, config.seed)
         # With overlap, the policy that acts is one step behind.
         self._actor = deepcopy(self.policy) if config.mode == "overlap" else self.policy
@@ -66,7 +68,7 @@ class OffPolicyLearner(Learner):
         self._normalizes = getattr(self.policy.encoder, "moments", None) is not None
         self._observed = 0  # observations that the normaliser has seen
         self._figures: dict[str, list[Tensor]] = {}
-        row = vec.observation_layout.nbytes * config.batch_size
+        row = layout.nbytes * config.batch_size
         self._most_sampled = 1 if config.prioritized else max(1, min(16, MOST_SAMPLED // max(1, row)))
         self._prepare_learning()
 

@@ -23,6 +23,7 @@ from shoal.errors import ArgumentError, Diverged, OutOfResources
 from shoal.learn.actions import Actions
 from shoal.learn.encoder import find_not_finite
 from shoal.learn.observation_store import (
+    SLACK,
     Frames,
     ObservationStore,
     WholeRows,
@@ -456,7 +457,15 @@ class Replay:
             raise ValueError(f"expected places up to {total}, got {reached}")
 
 
-def check_memory(capacity: int, nbytes: int) -> None:
+def bytes_per_transition(layout: Layout, actions: Actions, frame_stack: int, *, prioritized: bool) -> float:
+    """Return the number of bytes that a replay takes for each transition, without frames of its rows."""
+    obs: float = layout.nbytes
+    if frame_stack:
+        obs = obs / frame_stack * (1 + SLACK) + 8 * frame_stack
+    return obs + 4 * actions.width + 8 + 8 * prioritized
+
+
+def check_memory(capacity: int, nbytes: float) -> None:
     """Check that a replay fits into the free memory.
 
     Raises:

@@ -1,0 +1,1 @@
+"""Tests of the replay, its priorities and its stores of observations."""
