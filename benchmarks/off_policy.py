@@ -183,7 +183,7 @@ def replay(rounds: int) -> None:
             np.zeros(BATCH, np.int64),
             {},
         )
-        ring.add(batch, np.arange(BATCH), np.zeros((BATCH, 1), np.int64))
+        ring.add(batch, np.zeros((BATCH, 1), np.int64))
 
     for step in range(40):
         add(step)

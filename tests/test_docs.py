@@ -20,7 +20,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_blocks_run(page):
     text = page.read_text()
-    if _core.NAME != "native" and re.search(r"Multiprocessing\(|NativeEnv|as_vec_env|PPO\(", text):
+    if _core.NAME != "native" and re.search(r"Multiprocessing\(|NativeEnv|as_vec_env|PPO\(|DQN\(", text):
         pytest.skip("the page needs the compiled core")
     # As in a script. Kernels of a module that cannot be imported would not be found on disk the next time.
     namespace: dict = {"__name__": "__main__"}
@@ -49,7 +49,8 @@ NEED_THE_CORE = {
     "shoal.envs.snake",
     "shoal.native.env",
     "shoal.cli._panel",
-    *(f"shoal.learn.{name}" for name in ["evaluate", "policy", "ppo", "stopping"]),
+    *(f"shoal.learn.{name}" for name in ["dqn", "evaluate", "policy", "ppo", "q_policy", "replay", "sac"]),
+    *(f"shoal.learn.{name}" for name in ["runs.resuming", "sac_policy", "stopping"]),
     *(f"shoal.vector.{name}" for name in ["multiprocessing", "native"]),
     *(name for name in MODULES if name.startswith(("shoal.hockey.", "shoal.processes."))),
 }

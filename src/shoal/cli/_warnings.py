@@ -166,9 +166,14 @@ def _learning_takes_long(history: Sequence[Update]) -> str:
     share = shares(history[-RECENT:]).get("learn", 0.0)
     if not share > 0.8:
         return ""
+    fewer = (
+        "fewer --epochs, a larger --minibatch-size"
+        if "approx_kl" in history[-1].losses
+        else "fewer --updates-per-step, a smaller --batch-size"
+    )
     return (
-        f"learning takes {share:.0%} of the time: more envs will not help; fewer --epochs, a larger "
-        "--minibatch-size or a smaller network (--hidden) would"
+        f"learning takes {share:.0%} of the time: more envs will not help; {fewer} or a smaller network "
+        "(--hidden) would"
     )
 
 

@@ -12,6 +12,7 @@ from shoal.learn.configs.dqn import DQNConfig
 from shoal.learn.configs.ppo import PPOConfig
 from shoal.learn.configs.sac import SACConfig
 from shoal.learn.dqn import DQN
+from shoal.learn.episodes import Episodes
 from shoal.learn.evaluate import Evaluation, evaluate
 from shoal.learn.policy import Policy
 from shoal.learn.ppo import PPO
@@ -26,6 +27,7 @@ from shoal.learn.runs.run import Run
 from shoal.learn.sac import SAC
 from shoal.learn.sac_policy import SACPolicy
 from shoal.learn.stopping import stop_on_signals
+from shoal.learn.targets import Target
 from shoal.learn.unpack import unpack
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "Actions",
     "Collector",
     "DQNConfig",
+    "Episodes",
     "Evaluation",
     "PPOConfig",
     "Policy",
@@ -46,6 +49,7 @@ __all__ = [
     "RunOptions",
     "SACConfig",
     "SACPolicy",
+    "Target",
     "Transitions",
     "Update",
     "evaluate",

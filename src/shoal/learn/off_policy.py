@@ -51,7 +51,7 @@ class OffPolicyLearner(Learner):
         check_memory(config.replay_size, used * each)
         with obtaining("memory for the replay", "Take a smaller replay_size"):
             self.replay = Replay(
-                config.replay_size,
+                min(config.replay_size, 2 * used),  # an episode that is cut off takes a place more
                 vec.num_rows,
                 layout,
                 actions,
@@ -117,12 +117,13 @@ class OffPolicyLearner(Learner):
         if self.config.mode != "overlap":
             yield self._step_in_turn
             return
-        executor, wait = ThreadPoolExecutor(1, "shoal-step"), False
+        executor, wait = ThreadPoolExecutor(1, "shoal-step"), True
         try:
             yield lambda: self._step_overlapping(executor)
-            wait = True
+        except KeyboardInterrupt:
+            wait = False  # an env may hang; the thread ends when the vec is closed
+            raise
         finally:
-            # After Ctrl-C an env may hang; the thread ends when the vec is closed.
             executor.shutdown(wait=wait)
 
     def _step_in_turn(self) -> None:
@@ -141,13 +142,11 @@ class OffPolicyLearner(Learner):
             stepped = executor.submit(
                 self._explorer.step, self._actor, self._choose, lambda step: staged.append(copied(step))
             )
-        try:
-            if due := self._due():
-                self._learn(due)
-        finally:
-            stepped.result()
-            for step in staged:
-                self._keep(step)
+        if due := self._due():
+            self._learn(due)
+        stepped.result()
+        for step in staged:
+            self._keep(step)
         self._actor.load_state_dict(self.policy.state_dict())
 
     def _choose(self, policy: BasePolicy, obs: Tensor, step: Step, generator: torch.Generator) -> Tensor:
@@ -163,7 +162,7 @@ class OffPolicyLearner(Learner):
         """Store a step in the replay, and its observations in the normaliser."""
         batch = step.batch
         try:
-            self.replay.add(batch, step.rows, step.actions, step.masks)
+            self.replay.add(batch, step.actions, rows=step.rows, masks=step.masks)
         except Diverged as error:
             raise Diverged(f"at {self.steps:,} steps: {error}") from None
         if self._normalizes and self.replay.total - self._observed >= OBSERVE_STEPS:
@@ -216,7 +215,7 @@ class OffPolicyLearner(Learner):
             return obs  # they are features already
         if learns:
             for parameter in encoder.parameters():
-                if parameter.grad is not None:  # kept, see `FlatParameters`
+                if parameter.grad is not None:  # kept: see `FlatParameters`
                     parameter.grad.zero_()
         with torch.set_grad_enabled(learns):
             features: Tensor = self.policy.features(obs, encoder)

@@ -85,7 +85,7 @@ class QPolicy(BasePolicy):
     def choose(
         self,
         obs: Tensor,
-        mask: Tensor | None,
+        mask: Tensor | None = None,
         generator: torch.Generator | None = None,
         epsilon: float | Tensor = 0.0,
     ) -> Tensor:

@@ -99,7 +99,7 @@ class Replay:
         ...     for _ in range(10):
         ...         batch = vec.recv()
         ...         chosen = np.random.default_rng(0).integers(0, 2, (4, 1))
-        ...         replay.add(batch, np.arange(4), chosen)
+        ...         replay.add(batch, chosen)
         ...         vec.send(chosen[:, 0])
         >>> len(replay), tuple(replay.sample(32, gamma=0.99).obs.shape)
         (36, (32, 4))
@@ -120,14 +120,15 @@ class Replay:
             raise ArgumentError(
                 f"capacity: expected at least twice the number of rows, {2 * rows}, got {capacity}"
             )
-        self.capacity, self._layout, self._rows = capacity, layout, rows
+        self.capacity, self._layout, self._all_rows = capacity, layout, np.arange(rows)
         self._observations: ObservationStore = (
             Frames(capacity, rows, layout, frame_stack) if frame_stack else WholeRows(capacity, layout)
         )
         kind = np.float32 if actions.num_continuous else np.int32
         self._actions = np.empty((capacity, actions.width), kind)
         self._rewards, self._next = np.empty(capacity, np.float32), np.full(capacity, UNKNOWN, np.int32)
-        self._masks: NDArray[np.bool_] | None = None  # allocated when the first one arrives
+        # What masks in infos forbid; made when the first one arrives.
+        self._forbidden: NDArray[np.bool_] | None = None
         self._mask_width = actions.num_logits
         self._priorities = Priorities(capacity) if prioritized else None
         self._largest = 1.0  # of all priorities so far: that of new transitions
@@ -154,21 +155,28 @@ class Replay:
     def add(
         self,
         batch: Batch,
-        rows: NDArray[np.int64],
         actions: NDArray[Any],
+        *,
+        rows: NDArray[np.int64] | None = None,
         masks: NDArray[np.bool_] | None = None,
     ) -> None:
         """Store the outcomes that a batch brings, and the actions for its rows.
 
         Args:
             batch: Batch received.
-            rows: Index of each of the batch's rows in the vec.
             actions: Flat actions, [rows, width]; those of rows without `batch.mask` are not read.
+            rows: Index of each of the batch's rows in the vec; by default the batch has all rows in order.
             masks: Allowed alternatives, if infos give them.
 
         Raises:
             Diverged: If a reward or an observation is NaN or inf. Nothing was stored then.
         """
+        rows = self._all_rows if rows is None else rows
+        if not len(rows) == len(batch.mask) == len(actions):
+            raise ArgumentError(
+                f"rows: expected an index and an action for each of the {len(batch.mask)} rows of the batch, "
+                f"got {len(rows)} and {len(actions)}"
+            )
         self._check_finite(batch)
         opened = self._open[rows]
         carries = (opened >= max(0, self.total - self.capacity)) & ~batch.resets
@@ -209,10 +217,10 @@ class Replay:
             self._complete -= int((self._next[places] != UNKNOWN).sum())
         self._next[places], self._rewards[places] = UNKNOWN, 0
         self._actions[places] = actions[chosen]
-        if masks is not None and self._masks is None:
-            self._masks = np.ones((self.capacity, self._mask_width), np.bool_)
-        if self._masks is not None:
-            self._masks[places] = True if masks is None else masks[chosen]
+        if masks is not None:
+            self._have_masks()
+        if self._forbidden is not None:
+            self._forbidden[places] = False if masks is None else ~masks[chosen]
         whole = len(chosen) == len(rows)
         self._observations.write(
             serials, rows if whole else rows[chosen], batch.obs if whole else batch.obs[chosen]
@@ -222,6 +230,12 @@ class Replay:
         self.total += len(chosen)
         new[chosen] = serials
         return new
+
+    def _have_masks(self) -> None:
+        if self._forbidden is None:
+            # Zeros, because memory for them is taken only when something else is written.
+            self._forbidden = np.zeros((self.capacity, self._mask_width), np.bool_)
+            self.nbytes += self._forbidden.nbytes
 
     def _check_finite(self, batch: Batch) -> None:
         if not np.isfinite(batch.rewards).all():
@@ -280,8 +294,8 @@ class Replay:
             torch.from_numpy(returns),
             torch.from_numpy(discounts),
             torch.from_numpy(self._observations.read(ahead)),
-            None if self._masks is None else torch.from_numpy(self._masks[places]),
-            None if self._masks is None else torch.from_numpy(self._masks[ahead]),
+            None if self._forbidden is None else torch.from_numpy(~self._forbidden[places]),
+            None if self._forbidden is None else torch.from_numpy(~self._forbidden[ahead]),
             self._weights(places, correction),
             places,
         )
@@ -367,7 +381,7 @@ class Replay:
             "random": self._random.bit_generator.state,
             "largest": self._largest,
             "priorities": None if self._priorities is None else self._priorities.values.copy(),
-            "masks": self._masks is not None,
+            "masks": self._forbidden is not None,
             "observations": self._observations.rest(),
         }
 
@@ -387,7 +401,7 @@ class Replay:
             "actions": joined(self._actions, first, last),
             "rewards": joined(self._rewards, first, last),
             "next": joined(self._next, first, last),
-            "masks": None if self._masks is None else joined(self._masks, first, last),
+            "forbidden": None if self._forbidden is None else joined(self._forbidden, first, last),
             "observations": self._observations.part(first, last),
             "changed": changed,
             "changed_rewards": self._rewards[at],
@@ -422,7 +436,7 @@ class Replay:
         if opened.shape != self._open.shape or opened.max(initial=-1) >= total:
             raise ValueError("the replay was saved with another number of rows")
         if state["masks"]:
-            self._masks = np.ones((self.capacity, self._mask_width), np.bool_)
+            self._have_masks()
         self._put_parts(state["parts"], total)
         known = self._next[: min(total, self.capacity)]
         if len(known) and not (known.min() >= TERMINAL and known.max() < len(known)):
@@ -433,10 +447,10 @@ class Replay:
         self._observations.put_rest(state["observations"])
         self._random.bit_generator.state = state["random"]
         if self._priorities is not None:
-            if state["priorities"].shape != self._priorities.values.shape:
+            saved = state["priorities"]
+            if saved.ndim != 1 or not len(known) <= len(saved) <= self.capacity or not (saved >= 0).all():
                 raise ValueError("the replay was saved with another capacity")
-            self._priorities.values[:] = state["priorities"]
-            self._priorities.set(np.arange(self.capacity), self._priorities.values)
+            self._priorities.set(np.arange(len(saved)), saved)
 
     def _put_parts(self, parts: Iterable[dict[str, Any]], total: int) -> None:
         reached = max(0, total - self.capacity)
@@ -447,8 +461,8 @@ class Replay:
             put_joined(self._actions, first, last, part["actions"])
             put_joined(self._rewards, first, last, part["rewards"])
             put_joined(self._next, first, last, part["next"])
-            if part["masks"] is not None and self._masks is not None:
-                put_joined(self._masks, first, last, part["masks"])
+            if part["forbidden"] is not None and self._forbidden is not None:
+                put_joined(self._forbidden, first, last, part["forbidden"])
             self._observations.put(first, last, part["observations"])
             at = np.asarray(part["changed"], np.int64) % self.capacity
             self._rewards[at], self._next[at] = part["changed_rewards"], part["changed_next"]

@@ -70,7 +70,7 @@ class SACPolicy(BasePolicy):
         if not self.actions.bounded:
             raise ArgumentTypeError(
                 f"SAC squashes actions between their bounds: expected a Box with finite bounds, got "
-                f"{action_space}. Give the env bounds, for example by gymnasium.wrappers.RescaleAction"
+                f"{action_space}. Give the env such bounds, or use PPO"
             )
         features, width = self.num_features, self.actions.num_continuous
         self.actor = Mlp((features, *hidden, 2 * width), activation, gain=0.01)  # means, then deviations

@@ -17,15 +17,16 @@ class Target:
     Mean and deviation of observations are not copied but shared.
 
     Args:
-        module: Module to follow; its parameters must be views of `followed`.
-        followed: Parameters of the module as vectors.
+        module: Module to follow.
+        followed: Parameters of the module as vectors, if they are vectors already.
 
     Attributes:
         module: The copy.
     """
 
-    def __init__(self, module: nn.Module, followed: FlatParameters) -> None:
-        self._followed = followed
+    def __init__(self, module: nn.Module, followed: FlatParameters | None = None) -> None:
+        self._followed = FlatParameters(module.parameters()) if followed is None else followed
+        self._followed.adopt()
         self.module: Any = deepcopy(module).requires_grad_(False)
         for ours, theirs in zip(list(self.module.modules()), list(module.modules()), strict=True):
             if getattr(theirs, "moments", None) is not None:

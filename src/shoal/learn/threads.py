@@ -2,8 +2,8 @@
 
 Threads that share little work wait for each other longer than they save. Torch's threads also wait without
 sleeping, so that after each batch they take cores from processes that step envs: with such processes, the
-policy acts on one thread. In sync mode those processes are idle while the policy learns, and learning may
-use all cores.
+policy acts on one thread. In sync mode those processes are idle while the policy learns, or soon are, and
+learning may use all cores.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def play(replay, *batches, row=0):
     """Add batches of one row; its action is the number of the observation, modulo 5."""
     for each in batches:
         actions = each.obs.astype(np.int64) % 5
-        replay.add(each, np.array([row]), actions)
+        replay.add(each, actions, rows=np.array([row]))
 
 
 def content(replay, size=400, **settings):

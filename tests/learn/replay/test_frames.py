@@ -98,7 +98,7 @@ def test_a_restored_replay_of_frames_is_the_same():
             got = Batch(
                 obs, np.ones(3), nothing, nothing, ~nothing, begins, np.arange(3), np.zeros(3, int), {}
             )
-            replay.add(got, np.arange(3), np.zeros((3, 1), np.int64))
+            replay.add(got, np.zeros((3, 1), np.int64))
 
     for steps in (10, 45):  # before the rings turn, and after
         one, two, game = made(), made(), Game(3, last=False, zeros=True)

@@ -69,7 +69,42 @@ _PPO: dict[str, dict[str, Any]] = {
 }
 
 
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {"ppo": _PPO}
+_CARTPOLE_DQN: dict[str, Any] = {
+    "total_steps": 60_000,
+    "hidden": (128, 128),
+    "batch_size": 128,
+    "learning_rate": 1e-3,
+    "updates_per_step": 0.25,
+    "n_step": 5,
+    "target_rate": 0.01,
+    "exploration": 0.3,
+}
+
+_DQN: dict[str, dict[str, Any]] = {
+    "CartPole-v1": _CARTPOLE_DQN,
+    "shoal/CartPole-v1": _CARTPOLE_DQN,
+    "atari-*": {  # CleanRL's settings, with two heads
+        "total_steps": 10_000_000,
+        "hidden": (),
+        "batch_size": 32,
+        "learning_rate": 1e-4,
+        "warmup_steps": 80_000,
+        "updates_per_step": 0.25,
+        "target_rate": 1.0,
+        "target_every": 250,
+        "epsilon_end": 0.01,
+        "frame_stack": 4,
+    },
+}
+
+_PENDULUM_SAC: dict[str, Any] = {"total_steps": 20_000, "num_envs": 4, "learning_rate": 1e-3}
+
+_SAC: dict[str, dict[str, Any]] = {
+    "Pendulum-v1": _PENDULUM_SAC,
+    "shoal/Pendulum-v1": _PENDULUM_SAC,
+}
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {"ppo": _PPO, "dqn": _DQN, "sac": _SAC}
 
 
 def preset_for(env: str, algorithm: str = "ppo") -> tuple[str, dict[str, Any]]:

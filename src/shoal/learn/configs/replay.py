@@ -64,7 +64,6 @@ class ReplayConfig(LearnerConfig):
         "gradient_steps": "updates_per_step",
         "learning_starts": "warmup_steps",
         "n_steps": "n_step",
-        "policy_frequency": "updates_per_step",
         "target_network_frequency": "target_every",
         "target_update_interval": "target_every",
         "tau": "target_rate",
