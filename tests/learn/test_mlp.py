@@ -21,7 +21,7 @@ def by_torch(layers, inputs, activation, mixing=None):
             values = nn.functional.linear(values, weights if turned else weights.T, biases)
             if place < len(layers._turned) - 1:
                 values = getattr(torch, activation)(values)
-        found.append(values if mixing is None else values @ mixing.T)
+        found.append(values if mixing is None else values @ mixing)
     return torch.stack(found) if layers._copies else found[0]
 
 
@@ -62,7 +62,7 @@ def test_dueling_heads_are_a_product(sizes):
     outputs = torch.randn(6, sum(sizes) + 1)
     parts, value = outputs[:, :-1].split(sizes, 1), outputs[:, -1:]
     expected = torch.cat([value + part - part.mean(1, keepdim=True) for part in parts], 1)
-    assert torch.allclose(outputs @ mixing.T, expected, atol=1e-6)
+    assert torch.allclose(outputs @ mixing, expected, atol=1e-6)
     layers = Mlp((5, 16, sum(sizes) + 1), "relu", mixing=mixing)
     inputs = torch.randn(6, 5)
     expected = by_torch(layers, inputs, "relu", mixing)

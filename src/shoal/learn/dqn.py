@@ -97,7 +97,7 @@ class DQN(OffPolicyLearner):
             losses = loss(errors, torch.zeros_like(errors), reduction="none").mean(-1)
             mean = losses.mean() if weights is None else (losses * weights).mean()
             figures = {"value": mean, "q_values": values.mean(), "grad_norm": norm}
-        return errors.mean(-1), figures
+        return errors, figures
 
     def _targets(self, transitions: Transitions) -> Tensor:
         """Compute the value that each entry should have."""
@@ -108,7 +108,8 @@ class DQN(OffPolicyLearner):
         if self.config.double:
             chosen_by, _ = self.policy.layers.run(self._encode(obs, self.policy.encoder))
         best = actions.places(actions.best(chosen_by, transitions.next_masks))
-        values = judged.gather(-1, best).mean(-1)
+        values = judged.gather(-1, best)  # [entries, choices]
+        values = values[:, 0] if values.shape[1] == 1 else values.mean(-1)
         return torch.addcmul(transitions.returns, transitions.discounts, values)
 
     def _learning_state(self) -> dict[str, Any]:

@@ -20,7 +20,8 @@ class FlatParameters:
     Args:
         parameters: Parameters to move into vectors, one vector for each dtype and device.
         keep_gradients: Whether the gradients of the parameters share the memory of the vector's gradient.
-            They must then be written anew for each step, and are not reset.
+            They must then be written anew for each step, and are not reset. The parameters are moved at once
+            and must stay.
 
     Attributes:
         vectors: Vectors to give to an optimizer.
@@ -41,13 +42,14 @@ class FlatParameters:
                 vector.grad = torch.zeros_like(vector)
                 for parameter, gradient in _views(vector.grad, members):
                     parameter.grad = gradient
+        if keep_gradients:
+            self.adopt()
 
     def step(self, optimizer: torch.optim.Optimizer, max_norm: float) -> Tensor:
         """Clip the gradient to the norm `max_norm`, step the optimizer, and return the norm before clipping.
 
         Parameters without a gradient do not change. Gradients are reset afterwards, unless they are kept.
         """
-        self.adopt()
         frozen = [] if self._keeps else self._gather()
         norms = [torch.linalg.vector_norm(vector.grad) for vector in self.vectors]
         norm: Tensor = norms[0] if len(norms) == 1 else torch.stack([one.cpu() for one in norms]).norm()
@@ -66,6 +68,7 @@ class FlatParameters:
 
     def _gather(self) -> list[tuple[Tensor, Tensor]]:
         """Collect the gradients of all parameters; return the parameters without one, and their values."""
+        self.adopt()
         frozen: list[tuple[Tensor, Tensor]] = []
         for vector, parts in zip(self.vectors, self._parts, strict=True):
             gradients = []

@@ -21,7 +21,7 @@ from shoal.learn.interaction import HOPS, Interaction
 from shoal.learn.progress import Result, Update
 from shoal.learn.replay import Replay
 from shoal.learn.setup import check_device, check_vec, make_vec
-from shoal.learn.threads import Threads, choose_threads, use_torch_threads
+from shoal.learn.threads import Crowding, Threads, choose_threads, use_torch_threads
 from shoal.vector.vec import VectorEnv
 
 OnUpdate = Callable[[Update], None] | None
@@ -76,6 +76,7 @@ class Learner(ABC):
         self.vec = make_vec(env, config, env_kwargs) if self._owns else check_vec(env, config)
         self.updates, self.seconds = 0, 0.0
         self._learning_seconds = self._learning_cpu_seconds = 0.0
+        self._crowding: Crowding | None = None
         self._stop_requested = False
         try:
             config.check_rows(self.vec.num_rows)
@@ -162,14 +163,21 @@ class Learner(ABC):
     def _learning(self) -> Iterator[None]:
         """Use the threads for learning inside the block, and add up its time."""
         begun, cpu_begun = time.perf_counter(), time.process_time()
-        acting, learning = self.threads.acting, self.threads.learning
+        acting, learning = self.threads.acting, self._learning_threads()
         if learning != acting:
             torch.set_num_threads(learning)
         yield
         if learning != acting:
             torch.set_num_threads(acting)
-        self._learning_seconds += time.perf_counter() - begun
-        self._learning_cpu_seconds += time.process_time() - cpu_begun
+        seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - cpu_begun
+        self._learning_seconds += seconds
+        self._learning_cpu_seconds += cpu_seconds
+        if self._crowding is not None:
+            self._crowding.add(seconds, cpu_seconds)
+
+    def _learning_threads(self) -> int:
+        """Return the number of torch threads for the next gradient steps."""
+        return self.threads.learning
 
     def _report(
         self, on_update: OnUpdate, begun: float, steps: int, figures: dict[str, float], passes: float

@@ -26,7 +26,7 @@ class Mlp(nn.Module):
         gain: Scale of the weights of the last layer at first.
         copies: Number of networks of this form that are computed together, for the same inputs; 0 for a
             single one without an axis for copies.
-        mixing: Matrix that the outputs are multiplied by, [mixed outputs, outputs]; by default none.
+        mixing: Matrix that the outputs are multiplied by, [outputs, mixed outputs]; by default none.
     """
 
     mixing: Tensor | None
@@ -70,16 +70,13 @@ class Mlp(nn.Module):
         """
         values = inputs.expand(self._copies, *inputs.shape) if self._copies else inputs
         multiply, kept = torch.baddbmm if self._copies else torch.addmm, []
-        last, mixing = len(self._turned) - 1, self.mixing
+        last = len(self._turned) - 1
         for place, weights in enumerate(self._weights):
-            biases = self._biases[place]
             kept.append(values)
-            if place == last and mixing is not None:
-                weights, biases = self._mixed(weights), mixing.mv(biases)
-            values = multiply(biases, values, weights.mT if self._turned[place] else weights)
+            values = multiply(self._biases[place], values, weights.mT if self._turned[place] else weights)
             if place < last:
                 values = values.relu_() if self._relu else values.tanh_()
-        return values, kept
+        return values if self.mixing is None else values @ self.mixing, kept
 
     def backpropagate(
         self, kept: list[Tensor], gradient: Tensor, *, learns: bool = True, passes_on: bool = False
@@ -92,15 +89,15 @@ class Mlp(nn.Module):
             learns: Whether the weights get gradients.
             passes_on: Whether to return the gradient with respect to the inputs.
         """
-        multiply, last = torch.bmm if self._copies else torch.mm, len(self._turned) - 1
-        for place in range(last, -1, -1):
+        if self.mixing is not None:
+            gradient = gradient @ self.mixing.T
+        multiply = torch.bmm if self._copies else torch.mm
+        for place in range(len(self._turned) - 1, -1, -1):
             weights = self._weights[place]
             if learns:
                 self._learn(place, kept[place], gradient)
             if not place and not passes_on:
                 return None
-            if place == last and self.mixing is not None:
-                weights = self._mixed(weights)
             gradient = multiply(gradient, weights if self._turned[place] else weights.mT)
             if place:
                 gradient = self._through_activation(gradient, kept[place])
@@ -113,21 +110,8 @@ class Mlp(nn.Module):
         assert biases is not None
         multiply, turned = torch.bmm if self._copies else torch.mm, self._turned[place]
         inputs, gradient = (gradient, inputs) if turned else (inputs, gradient)
-        factors = inputs.mT, gradient
-        of_outputs = inputs if turned else gradient
-        if place == len(self._turned) - 1 and self.mixing is not None:
-            mixed = multiply(*factors)
-            unmix = (self.mixing.t(), mixed) if turned else (mixed, self.mixing)
-            torch.mm(*unmix, out=weights)
-            torch.mv(self.mixing.t(), of_outputs.sum(-2), out=biases)
-        else:
-            multiply(*factors, out=weights)
-            torch.sum(of_outputs, -2, keepdim=bool(self._copies), out=biases)
-
-    def _mixed(self, weights: Tensor) -> Tensor:
-        """Return the weights of the last layer, multiplied by the mixing matrix."""
-        assert self.mixing is not None
-        return self.mixing.mm(weights) if self._turned[-1] else weights.mm(self.mixing.t())
+        multiply(inputs.mT, gradient, out=weights)
+        torch.sum(inputs if turned else gradient, -2, keepdim=bool(self._copies), out=biases)
 
     def _through_activation(self, gradient: Tensor, values: Tensor) -> Tensor:
         """Multiply a gradient, in place, by the derivative of the activation function."""

@@ -27,6 +27,7 @@ from shoal.learn.configs.replay import ReplayConfig
 from shoal.learn.explorer import Explorer, Step, copied
 from shoal.learn.learner import Learner, OnUpdate
 from shoal.learn.replay import Replay, Transitions, bytes_per_transition, check_memory
+from shoal.learn.threads import Crowding
 from shoal.limits import obtaining
 
 REPORT_STEPS = 1000  # transitions from one report to the next
@@ -84,7 +85,7 @@ class OffPolicyLearner(Learner):
 
     @abstractmethod
     def _gradient_step(self, transitions: Transitions, *, report: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        """Learn from transitions; return the error of each, and figures if they are to be reported."""
+        """Learn from transitions; return errors, [entries, ...], and figures if they are to be reported."""
 
     # -- training ----------------------------------------------------------------------------------------
 
@@ -172,6 +173,14 @@ class OffPolicyLearner(Learner):
         if self.steps >= self.config.warmup_steps and len(self.replay):
             self._owed += self.config.updates_per_step * int(batch.mask.sum())
 
+    def _learning_threads(self) -> int:
+        # The result of these layers does not depend on the number of threads, but that of a user's may.
+        if self._encoder_learns or self.config.torch_threads is not None:
+            return self.threads.learning
+        if self._crowding is None:  # `threads` may be that of a run that was resumed
+            self._crowding = Crowding(self.threads.learning)
+        return self._crowding.threads
+
     def _due(self) -> int:
         """Return the number of gradient steps that are due now."""
         due = int(self._owed + 1e-9)
@@ -226,7 +235,9 @@ class OffPolicyLearner(Learner):
         for name, figure in figures.items():
             self._figures.setdefault(name, []).append(figure)
         if self.config.prioritized:
-            self.replay.set_errors(transitions.places, errors.cpu().numpy(), self.config.priority_exponent)
+            self.replay.set_errors(
+                transitions.places, errors.mean(-1).cpu().numpy(), self.config.priority_exponent
+            )
         self.updates += 1
 
     def _mean_figures(self) -> dict[str, float]:

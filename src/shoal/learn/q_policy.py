@@ -128,4 +128,4 @@ def dueling_matrix(sizes: list[int]) -> Tensor:
     """
     blocks = [torch.eye(size) - 1 / size for size in sizes]
     centred = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
-    return torch.cat([centred, torch.ones(sum(sizes), 1)], 1)
+    return torch.cat([centred, torch.ones(1, sum(sizes))])

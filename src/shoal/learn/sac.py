@@ -105,7 +105,7 @@ class SAC(OffPolicyLearner):
                 "temperature": temperature,
                 "grad_norm": norm,
             }
-        return errors.mean(0), figures
+        return errors.T, figures
 
     def _learn_critics(self, transitions: Transitions, temperature: Tensor) -> tuple[Tensor, Tensor]:
         """Descend by half the squared errors of both critics; return errors and values, [2, entries]."""

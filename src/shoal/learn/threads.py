@@ -8,7 +8,8 @@ learning may use all cores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -71,6 +72,50 @@ def _threads_for(policy: BasePolicy, rows: int) -> int:
     operations = 2 * rows * sum(weights.numel() for weights in policy.parameters())
     cores = min(usable_cores(), torch.get_num_threads())  # fewer, if set by OMP_NUM_THREADS or the user
     return cores if operations >= WORTH_SHARING else 1
+
+
+class Crowding:
+    """Finds out whether other processes take the cores, so that one thread is faster than several.
+
+    Threads that share a product wait for the slowest. If one of them gets no core for a while, a step takes
+    ten times as long or more. The CPU time that a step got tells: it is less than the time of all threads.
+
+    Args:
+        threads: Number of threads if there is no crowd.
+        clock: Function that returns the time in seconds.
+
+    Attributes:
+        threads: Number of threads to use now: all, or 1.
+    """
+
+    JUDGED = 0.2  # seconds of learning that are judged together
+    LEAST = 0.8  # of the CPU time of all threads
+    FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0  # seconds until several threads are tried again
+
+    def __init__(self, threads: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = self.threads = threads
+        self._clock = clock
+        self._seconds = self._cpu_seconds = 0.0
+        self._pause, self._until = self.FIRST_PAUSE, 0.0
+
+    def add(self, seconds: float, cpu_seconds: float) -> None:
+        """Add the time of some gradient steps, and the CPU time that this process got meanwhile."""
+        if self._most == 1:
+            return
+        if self.threads == 1:
+            if self._clock() >= self._until:
+                self.threads, self._seconds, self._cpu_seconds = self._most, 0.0, 0.0
+            return
+        self._seconds += seconds
+        self._cpu_seconds += cpu_seconds
+        if self._seconds < self.JUDGED:
+            return
+        if self._cpu_seconds < self.LEAST * self._most * self._seconds:
+            self.threads, self._until = 1, self._clock() + self._pause
+            self._pause = min(2 * self._pause, self.LONGEST_PAUSE)
+        else:
+            self._pause = self.FIRST_PAUSE
+        self._seconds = self._cpu_seconds = 0.0
 
 
 @contextmanager
