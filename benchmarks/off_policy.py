@@ -63,7 +63,7 @@ def shoal_steps(name: str) -> Callable[[int], None]:
         learner.threads = learner.threads._replace(
             acting=torch.get_num_threads(), learning=torch.get_num_threads()
         )
-        learner._learn(count)
+        learner._learn(count, learner.steps)
 
     return steps
 
@@ -201,7 +201,7 @@ def replay(rounds: int) -> None:
             sampling.append(time.perf_counter() - added)
         for _ in range(rounds):
             begun = time.perf_counter()
-            dqn._learn(1)
+            dqn._learn(1, dqn.steps)
             learning.append(time.perf_counter() - begun)
     both, update = median(adding) + median(sampling), median(learning)
     print(f"adding {BATCH} rows of 84x84x4: {1e3 * median(adding):.2f} ms")

@@ -112,7 +112,7 @@ def test_the_target_follows_as_asked(rate, every):
         target = torch.cat([each.flatten() for each in dqn._target.module.parameters()])
         for update in range(1, 8):
             policy_before = torch.cat([each.detach().flatten() for each in dqn.policy.parameters()])
-            dqn._learn(1)
+            dqn._learn(1, dqn.steps)
             policy = torch.cat([each.detach().flatten() for each in dqn.policy.parameters()])
             now = torch.cat([each.flatten() for each in dqn._target.module.parameters()])
             assert not torch.equal(policy, policy_before)

@@ -62,7 +62,7 @@ def evaluate(
     short ones.
 
     Args:
-        policy: BasePolicy to evaluate.
+        policy: Policy to evaluate.
         env: Vec, or any env that `shoal.make` takes. A vec is reset, so do not pass a learner's.
         episodes: Number of episodes.
         deterministic: Whether to take the likeliest actions instead of drawing.

@@ -52,7 +52,7 @@ class Explorer(Interaction):
         received = clock()
         rows = self._rows_of(batch)
         rows = np.arange(self.vec.num_rows) if isinstance(rows, slice) else rows
-        step = Step(batch, rows, np.zeros(0), self._masks_of(batch))
+        step = Step(_without_restarts(batch), rows, np.zeros(0), self._masks_of(batch))
         obs = torch.from_numpy(batch.obs).to(policy.device)
         chosen = choose(policy, obs, step, self._random)
         env_actions = policy.to_env(chosen, obs, batch.env_ids)
@@ -70,6 +70,12 @@ class Explorer(Interaction):
         begun = time.perf_counter()
         self._recv()
         self.seconds["wait"] += time.perf_counter() - begun
+
+
+def _without_restarts(batch: Batch) -> Batch:
+    """Mark rows whose worker process was replaced as reset: the outcome of their last action is not known."""
+    restarted = batch.infos.get("_restarted")
+    return batch if restarted is None else batch._replace(resets=batch.resets | restarted)
 
 
 def copied(step: Step) -> Step:

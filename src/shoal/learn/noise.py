@@ -67,8 +67,17 @@ class Noise:
         return {"number": self._number.copy(), "place": self._place.copy()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state."""
-        self._number[:], self._place[:] = state["number"], state["place"]
+        """Restore a saved state.
+
+        Raises:
+            ValueError: If the state does not fit.
+        """
+        number, place = state["number"], state["place"]
+        if number.shape != self._number.shape or place.shape != self._place.shape:
+            raise ValueError("the noise was saved with another number of rows")
+        if not (number.dtype == place.dtype == np.int64 and (number >= -1).all() and (place >= 0).all()):
+            raise ValueError("the noise has places that do not exist")
+        self._number[:], self._place[:] = number, place
         if not self._is_white:
             self._make(np.flatnonzero(self._number >= 0))
 

@@ -41,7 +41,7 @@ class ObservationStore(Protocol):
         """Return what is not in the parts."""
 
     def put_rest(self, rest: dict[str, Any]) -> None:
-        """Restore what `rest` returned."""
+        """Restore what `rest` returned, before the parts."""
 
     def clear(self) -> None:
         """Forget all observations."""
@@ -140,7 +140,8 @@ class Frames:
         at: Any = slice(None) if np.array_equal(rows, self._all_rows) else rows  # then nothing is copied
         index = np.empty((len(rows), self._stack), np.int64)
         index[:, :-1] = self._previous_index[at, 1:]
-        goes_on = (self._previous[at] == now[:, :-1]).all((1, 2)) & (index[:, 0] > self._total - self._count)
+        stored = index[:, 0] > max(-1, self._total - self._count)  # -1: there is no observation before
+        goes_on = (self._previous[at] == now[:, :-1]).all((1, 2)) & stored
         new = np.flatnonzero(goes_on)
         index[new, -1] = self._add(now[:, -1] if len(new) == len(now) else now[new, -1])
         for row in np.flatnonzero(~goes_on).tolist():
@@ -190,11 +191,14 @@ class Frames:
 
     def put(self, first: int, last: int, part: dict[str, Any]) -> None:
         """Write what `part` returned."""
-        put_joined(self._index, first, last, part["index"])
-        numbers, frames = part["numbers"], part["frames"]
-        if frames.shape[1:] != self._frames.shape[1:] or frames.dtype != self._frames.dtype:
-            raise ValueError(f"expected frames like {self._frames[:1].shape}, got {frames.shape}")
-        self._frames[numbers.astype(np.int64) % self._count] = frames
+        index, numbers, frames = part["index"], part["numbers"], part["frames"]
+        put_joined(self._index, first, last, index)
+        check_fits(numbers, self._index[:, 0], len(frames))
+        check_fits(frames, self._frames, len(frames))
+        for each in (index, numbers):
+            if not ((each >= 0) & (each < self._total)).all():
+                raise ValueError(f"expected frames from 0 to {self._total}, got others")
+        self._frames[numbers % self._count] = frames
 
     def rest(self) -> dict[str, Any]:
         """Return what is not in the parts."""
@@ -206,8 +210,12 @@ class Frames:
 
     def put_rest(self, rest: dict[str, Any]) -> None:
         """Restore what `rest` returned."""
-        self._previous[:], self._previous_index[:] = rest["previous"], rest["previous_index"]
-        total, written = rest["counts"]
+        previous, index, (total, written) = rest["previous"], rest["previous_index"], rest["counts"]
+        check_fits(previous, self._previous, len(self._previous))
+        check_fits(index, self._previous_index, len(self._previous))
+        if not (0 <= total < 1 << 62 and written >= 0 and (index >= -1).all() and (index < total).all()):
+            raise ValueError(f"expected frames from 0 to {total}, got others")
+        self._previous[:], self._previous_index[:] = previous, index
         self._total, self._written = int(total), int(written)
 
     def clear(self) -> None:
@@ -236,16 +244,28 @@ def joined(ring: NDArray[Any], first: int, last: int) -> NDArray[Any]:
     return np.concatenate(parts) if parts else ring[:0].copy()
 
 
+def check_fits(values: NDArray[Any], ring: NDArray[Any], count: int) -> None:
+    """Check that values can be a number of entries of a ring.
+
+    Raises:
+        ValueError: If they cannot.
+    """
+    shape = (count, *ring.shape[1:])
+    if values.shape != shape or values.dtype != ring.dtype:
+        raise ValueError(
+            f"expected values of shape {shape} and {ring.dtype}, got {values.shape} and {values.dtype}"
+        )
+
+
 def put_joined(ring: NDArray[Any], first: int, last: int, values: NDArray[Any]) -> None:
     """Write a part of a ring that `joined` returned.
 
     Raises:
         ValueError: If the values do not fit.
     """
-    if len(values) != last - first or last - first > len(ring) or values.dtype != ring.dtype:
-        raise ValueError(
-            f"expected {last - first} values of {ring.dtype}, got {len(values)} of {values.dtype}"
-        )
+    check_fits(values, ring, last - first)
+    if last - first > len(ring):
+        raise ValueError(f"expected at most {len(ring)} values, got {last - first}")
     done = 0
     for span in spans(first, last, len(ring)):
         count = span.stop - span.start

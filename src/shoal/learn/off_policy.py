@@ -131,7 +131,7 @@ class OffPolicyLearner(Learner):
         """Step the envs, then learn. Envs in worker processes are stepped while the policy learns."""
         self._explorer.step(self.policy, self._choose, self._keep)
         if due := self._due():
-            self._learn(due)
+            self._learn(due, self.steps)
 
     def _step_overlapping(self, executor: ThreadPoolExecutor) -> None:
         """Learn while a thread steps the envs with the policy of the step before.
@@ -139,12 +139,17 @@ class OffPolicyLearner(Learner):
         The policy that acts is always exactly one step behind, so that a run can be reproduced.
         """
         staged: list[Step] = []
+        steps = self.steps  # now: the thread counts on
         with obtaining("a thread to step the envs beside learning", 'Use mode="sync"'):
             stepped = executor.submit(
                 self._explorer.step, self._actor, self._choose, lambda step: staged.append(copied(step))
             )
-        if due := self._due():
-            self._learn(due)
+        try:
+            if due := self._due():
+                self._learn(due, steps)
+        except BaseException:
+            self.replay.abandon()  # the step of the thread is lost, and with it the outcome of the last one
+            raise
         stepped.result()
         for step in staged:
             self._keep(step)
@@ -166,6 +171,8 @@ class OffPolicyLearner(Learner):
             self.replay.add(batch, step.actions, rows=step.rows, masks=step.masks)
         except Diverged as error:
             raise Diverged(f"at {self.steps:,} steps: {error}") from None
+        if self._observed > self.replay.total:  # the replay was cleared
+            self._observed = 0
         if self._normalizes and self.replay.total - self._observed >= OBSERVE_STEPS:
             obs = self.replay.observations(self._observed, self.replay.total)
             self.policy.observe(torch.from_numpy(obs).to(self.policy.device))
@@ -183,16 +190,16 @@ class OffPolicyLearner(Learner):
 
     def _due(self) -> int:
         """Return the number of gradient steps that are due now."""
-        due = int(self._owed + 1e-9)
+        due = int(self._owed + 1e-9) if len(self.replay) else 0  # it may have been cleared
         self._owed -= due
         return due
 
     # -- learning ----------------------------------------------------------------------------------------
 
-    def _learn(self, count: int) -> None:
-        """Do some gradient steps."""
+    def _learn(self, count: int, steps: int) -> None:
+        """Do some gradient steps, after a number of transitions."""
         config = self.config
-        progress = min(1.0, self.steps / config.total_steps)
+        progress = min(1.0, steps / config.total_steps)
         correction = config.priority_correction + (1 - config.priority_correction) * progress
         with self._learning(), torch.no_grad():
             while count:
@@ -236,7 +243,7 @@ class OffPolicyLearner(Learner):
             self._figures.setdefault(name, []).append(figure)
         if self.config.prioritized:
             self.replay.set_errors(
-                transitions.places, errors.mean(-1).cpu().numpy(), self.config.priority_exponent
+                transitions.places, errors.abs().mean(-1).cpu().numpy(), self.config.priority_exponent
             )
         self.updates += 1
 
@@ -275,6 +282,8 @@ class OffPolicyLearner(Learner):
         self._actor.load_state_dict(self.policy.state_dict())
         self.replay.load_state_dict(state["replay"])
         self._owed, self._observed = float(state["owed"]), int(state["observed"])
+        if not 0 <= self._owed < math.inf:
+            raise ValueError(f"expected a number of gradient steps that are due, got {self._owed}")
         self._load_learning_state(state["learning"])
         self._begun = self._explorer.load_state_dict(state["collector"], state["envs"])
         if not self._begun:

@@ -27,6 +27,7 @@ from shoal.learn.observation_store import (
     Frames,
     ObservationStore,
     WholeRows,
+    check_fits,
     joined,
     put_joined,
 )
@@ -86,7 +87,7 @@ class Replay:
 
     Attributes:
         nbytes: Number of bytes when the replay is full.
-        generation: Number of times that the replay was cleared.
+        generation: Number of times that the replay was cleared or loaded.
         total: Number of places taken since it was last cleared.
 
     Example:
@@ -130,6 +131,7 @@ class Replay:
         # What masks in infos forbid; made when the first one arrives.
         self._forbidden: NDArray[np.bool_] | None = None
         self._mask_width = actions.num_logits
+        self._sizes = None if actions.num_continuous else np.array(actions.sizes)
         self._priorities = Priorities(capacity) if prioritized else None
         self._largest = 1.0  # of all priorities so far: that of new transitions
         self._open = np.full(rows, -1)  # the serial number of each row's last action without an outcome
@@ -179,7 +181,8 @@ class Replay:
             )
         self._check_finite(batch)
         opened = self._open[rows]
-        carries = (opened >= max(0, self.total - self.capacity)) & ~batch.resets
+        # Not those whose places this batch will take.
+        carries = (opened >= max(0, self.total + len(rows) - self.capacity)) & ~batch.resets
         terminated = batch.terminations & carries
         truncated = batch.truncations & carries & ~terminated
         acts = batch.mask & ~batch.terminations & ~batch.truncations
@@ -366,6 +369,8 @@ class Replay:
         """Set the priorities of sampled transitions to the sizes of their errors, to the power `exponent`."""
         if self._priorities is None:
             return
+        if not np.isfinite(errors).all():
+            raise Diverged("a prediction is NaN or inf: take a smaller learning_rate")
         values = (np.abs(errors.astype(np.float64)) + SMALLEST_ERROR) ** exponent
         self._priorities.set(places, values)
         self._largest = max(self._largest, float(values.max()))
@@ -374,13 +379,13 @@ class Replay:
 
     def rest(self) -> dict[str, Any]:
         """Return what is not in the parts: counts, random numbers, priorities."""
+        taken = min(self.total, self.capacity)  # a resumed run may have another capacity
         return {
             "total": self.total,
-            "generation": self.generation,
             "open": self._open.copy(),
             "random": self._random.bit_generator.state,
             "largest": self._largest,
-            "priorities": None if self._priorities is None else self._priorities.values.copy(),
+            "priorities": None if self._priorities is None else self._priorities.values[:taken].copy(),
             "masks": self._forbidden is not None,
             "observations": self._observations.rest(),
         }
@@ -432,31 +437,45 @@ class Replay:
             ValueError: If the state does not fit.
         """
         self.clear()
-        total, opened = int(state["total"]), np.asarray(state["open"], np.int64)
-        if opened.shape != self._open.shape or opened.max(initial=-1) >= total:
-            raise ValueError("the replay was saved with another number of rows")
+        total, opened = int(state["total"]), state["open"]
+        check_fits(opened, self._open, len(self._open))
+        if not opened.max(initial=-1) < total < 1 << 62:
+            raise ValueError("the replay has actions at places that do not exist")
         if state["masks"]:
             self._have_masks()
+        self._observations.put_rest(state["observations"])
         self._put_parts(state["parts"], total)
         known = self._next[: min(total, self.capacity)]
         if len(known) and not (known.min() >= TERMINAL and known.max() < len(known)):
             raise ValueError("the replay has places that do not exist")
-        self._complete, self.total = int((known != UNKNOWN).sum()), total
-        self.generation = int(state["generation"])
-        self._open[:], self._largest = opened, float(state["largest"])
-        self._observations.put_rest(state["observations"])
+        complete = np.flatnonzero(known != UNKNOWN)
+        actions = self._actions[complete]
+        if self._sizes is not None and not ((actions >= 0) & (actions < self._sizes)).all():
+            raise ValueError("the replay has actions that do not exist")
+        self._complete, self.total = len(complete), total
+        self._open[:] = opened
         self._random.bit_generator.state = state["random"]
         if self._priorities is not None:
-            saved = state["priorities"]
-            if saved.ndim != 1 or not len(known) <= len(saved) <= self.capacity or not (saved >= 0).all():
-                raise ValueError("the replay was saved with another capacity")
-            self._priorities.set(np.arange(len(saved)), saved)
+            self._put_priorities(state["priorities"], float(state["largest"]), complete)
+
+    def _put_priorities(
+        self, values: NDArray[np.float64], largest: float, complete: NDArray[np.int64]
+    ) -> None:
+        assert self._priorities is not None
+        check_fits(values, self._priorities.values, min(self.total, self.capacity))
+        if not (0 < largest < np.inf and np.isfinite(values).all() and (values >= 0).all()):
+            raise ValueError("the replay has priorities that are negative, NaN or inf")
+        if not values[complete].all():
+            raise ValueError("the replay has transitions without a priority")
+        self._largest = largest
+        self._priorities.set(np.arange(len(values)), values)
 
     def _put_parts(self, parts: Iterable[dict[str, Any]], total: int) -> None:
-        reached = max(0, total - self.capacity)
+        reached = oldest = max(0, total - self.capacity)
         for part in parts:
             first, last = int(part["first"]), int(part["last"])
-            if not 0 <= first <= reached <= last <= total:
+            # The ring may have overwritten the begin of the first part.
+            if not (0 <= first <= reached <= last <= total and (first == reached or reached == oldest)):
                 raise ValueError(f"expected places from {reached}, got {first} to {last}")
             put_joined(self._actions, first, last, part["actions"])
             put_joined(self._rewards, first, last, part["rewards"])
@@ -464,8 +483,14 @@ class Replay:
             if part["forbidden"] is not None and self._forbidden is not None:
                 put_joined(self._forbidden, first, last, part["forbidden"])
             self._observations.put(first, last, part["observations"])
-            at = np.asarray(part["changed"], np.int64) % self.capacity
-            self._rewards[at], self._next[at] = part["changed_rewards"], part["changed_next"]
+            changed, rewards, follow = part["changed"], part["changed_rewards"], part["changed_next"]
+            check_fits(changed, self._open, len(changed))
+            check_fits(rewards, self._rewards, len(changed))
+            check_fits(follow, self._next, len(changed))
+            if not ((changed >= 0) & (changed < first)).all():
+                raise ValueError(f"expected changed places before {first}, got others")
+            at = changed % self.capacity
+            self._rewards[at], self._next[at] = rewards, follow
             reached = last
         if reached != total:
             raise ValueError(f"expected places up to {total}, got {reached}")

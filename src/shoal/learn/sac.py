@@ -83,7 +83,7 @@ class SAC(OffPolicyLearner):
 
     def _explore(self, policy: BasePolicy, obs: Tensor, step: Step, generator: torch.Generator) -> Tensor:
         assert isinstance(policy, SACPolicy)
-        return policy.choose(obs, self._noise.draw(step.rows, step.batch.resets, generator))
+        return policy.choose(obs, self._noise.draw(step.rows, step.batch.resets & step.batch.mask, generator))
 
     # The gradients of the losses are written down below instead of derived from them, because that takes a
     # third of the operations; a test compares the two.

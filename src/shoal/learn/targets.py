@@ -38,6 +38,7 @@ class Target:
     @torch.no_grad()
     def follow(self, rate: float) -> None:
         """Move the weights a part of the way; with a rate of 1 copy them."""
+        self._followed.adopt()
         for ours, theirs in zip(self._vectors, self._followed.vectors, strict=True):
             ours.copy_(theirs) if rate == 1.0 else ours.lerp_(theirs, rate)
 

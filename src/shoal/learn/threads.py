@@ -39,7 +39,7 @@ def choose_threads(policy: BasePolicy, vec: VectorEnv, config: LearnerConfig, ba
     """Choose thread counts for acting, learning and the LSTM.
 
     Args:
-        policy: BasePolicy that acts and learns.
+        policy: Policy that acts and learns.
         vec: Vec that it acts in.
         config: Settings of the learner.
         batch_size: Number of transitions in a gradient step.

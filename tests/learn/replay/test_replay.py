@@ -91,6 +91,24 @@ def test_a_row_that_waits_while_the_ring_turns_loses_its_action_only():
     assert 99 not in [row[2] for row in content(replay)]
 
 
+def test_an_outcome_is_not_written_to_a_place_that_the_same_batch_takes():
+    random, kept = np.random.default_rng(0), {}
+    replay = small(capacity=12, rows=6)
+    for step in range(2000):
+        rows = random.choice(6, random.integers(1, 4), replace=False)
+        numbers = [10_000 * (int(row) + 1) + step for row in rows]
+        for row, number in zip(rows.tolist(), numbers, strict=True):
+            kept.setdefault(row, []).append(number)
+        begins = [place for place, row in enumerate(rows.tolist()) if len(kept[row]) == 1]
+        given = batch(numbers, [float(number) for number in numbers], begins=begins)
+        replay.add(given, np.zeros((len(rows), 1), np.int64), rows=rows)
+        assert len(replay) <= 12
+        if len(replay):
+            for now, _, reward, _, after in content(replay, 20):
+                row = kept[int(now) // 10_000 - 1]
+                assert row[row.index(now) + 1] == after == reward
+
+
 def test_clear_forgets_all_and_the_outcome_of_what_was_under_way():
     replay = small(prioritized=True)
     play(replay, batch([1], begins=[0]), batch([2], 1.0))

@@ -1,4 +1,6 @@
-"""A small run on disk, which tests may damage."""
+"""A small run on disk, which tests may damage, and kills at chosen moments."""
+
+import os
 
 from shoal.learn import PPO, PPOConfig, Run, RunOptions
 
@@ -20,3 +22,21 @@ def train_run(folder, env=ENV, updates=5, options=None, **settings):
 def evaluated_run(folder):
     """A run with all files that a run can have."""
     return train_run(folder, options=RunOptions(eval_every=300, eval_episodes=2))
+
+
+def end_at_call(number, functions=("fsync", "replace", "rename", "unlink", "open")):
+    """Let the process end at its call of that number to a function that changes a folder or a disk."""
+    calls = 0
+
+    def wrapped(function):
+        def call(*args, **kwargs):
+            nonlocal calls
+            calls += 1
+            if calls == number:
+                os._exit(9)
+            return function(*args, **kwargs)
+
+        return call
+
+    for name in functions:
+        setattr(os, name, wrapped(getattr(os, name)))

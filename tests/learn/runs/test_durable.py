@@ -16,7 +16,7 @@ from shoal.errors import OutOfResources, RunError
 from shoal.learn import PPO, Run, load, resume
 from shoal.learn.runs import files
 from shoal.learn.runs.files import write_file
-from tests.learn.runs.folders import ENV, config, train_run
+from tests.learn.runs.folders import ENV, config, end_at_call, train_run
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_kill_at_any_write_leaves_a_whole_checkpoint(tmp_path):
             copied = shutil.copytree(folder, tmp_path / f"copy{kill}")
             if (child := os.fork()) == 0:
                 run.folder = copied
-                _end_at_call(kill)
+                end_at_call(kill)
                 run.save()
                 os._exit(0)
             ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -95,24 +95,6 @@ def test_a_kill_at_any_write_leaves_a_whole_checkpoint(tmp_path):
         run._close(save=False)
     assert found == {5, 8}
     assert kill > 8
-
-
-def _end_at_call(number):
-    """Let the process end at its call of that number to a function that changes a folder or a disk."""
-    calls = 0
-
-    def wrapped(function):
-        def call(*args, **kwargs):
-            nonlocal calls
-            calls += 1
-            if calls == number:
-                os._exit(9)
-            return function(*args, **kwargs)
-
-        return call
-
-    for name in ("fsync", "replace", "rename", "unlink", "open"):
-        setattr(os, name, wrapped(getattr(os, name)))
 
 
 HOLDER = """

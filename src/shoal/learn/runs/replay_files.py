@@ -51,12 +51,10 @@ class Part:
         if not NAME.fullmatch(require(saved["file"], str)):
             raise ValueError(f"{saved['file']!r} is not the name of a part of a replay")
         numbers = {name: require(saved[name], int) for name in ("first", "last", "nbytes")}
-        return cls(
-            saved["file"],
-            require(saved["sha256"], str),
-            opened=require(saved["opened"], np.ndarray),
-            **numbers,
-        )
+        opened = require(saved["opened"], np.ndarray)
+        if opened.dtype != np.int64 or opened.ndim != 1:
+            raise ValueError(f"expected serial numbers, got an array of {opened.dtype}")
+        return cls(saved["file"], require(saved["sha256"], str), opened=opened, **numbers)
 
 
 class ReplayFiles:
@@ -64,27 +62,32 @@ class ReplayFiles:
 
     Args:
         folder: The run's folder.
-        saved: What the checkpoint says, if the run was resumed: what `save` returned.
+        replay: The replay, if the run was resumed.
+        saved: What the checkpoint says then: what `save` returned.
     """
 
-    def __init__(self, folder: Path, saved: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: Path, replay: Replay | None = None, saved: dict[str, Any] | None = None
+    ) -> None:
         self._folder, self._generation = folder, -1
         self._parts: list[Part] = []
-        if saved is not None:
+        if replay is not None and saved is not None:
             self._parts = [Part.read(part) for part in saved["files"]]
-            self._generation = int(saved["rest"]["generation"])
+            self._generation = replay.generation
 
     def save(self, replay: Replay) -> dict[str, Any]:
         """Write what is new; return what a checkpoint must hold to restore the replay."""
         if self._generation != replay.generation:
             self._parts, self._generation = [], replay.generation
         parts = [part for part in self._parts if part.last > replay.oldest]
-        if parts and parts[-1].nbytes < SMALL and parts[-1].last < replay.total:
+        if parts and parts[-1].nbytes < SMALL:
             parts.pop()
         first = max(replay.oldest, parts[-1].last if parts else 0)
         changed = parts[-1].opened if parts else np.zeros(0, np.int64)
         places = max(1, LARGE // max(1, replay.nbytes // replay.capacity))
-        for begin in range(first, replay.total, places):
+        # An outcome may be new where no place is: then a file has outcomes only.
+        last = replay.total + (first == replay.total and len(changed) > 0)
+        for begin in range(first, last, places):
             end = min(begin + places, replay.total)
             content = replay.part(begin, end, changed[changed < first])
             name, digest, nbytes = write_named_tensor_file(self._folder, "replay", content)
@@ -120,4 +123,8 @@ def _read_parts(folder: Path, parts: list[Part], remedy: str) -> Iterator[dict[s
         path = folder / part.file
         if not path.exists():
             raise RunError(f"{path}: expected a part of the replay, but it is missing. {remedy}")
-        yield read_tensor_file(path, remedy, part.sha256)
+        content = read_tensor_file(path, remedy, part.sha256)
+        with interpreting(path, remedy):
+            if (content["first"], content["last"]) != (part.first, part.last):
+                raise ValueError(f"expected places from {part.first} to {part.last}")
+        yield content

@@ -86,7 +86,7 @@ class Restored:
 
 
 class Run:
-    """Writer of a run folder. Pass it to `PPO.train` as `on_update`.
+    """Writer of a run folder. Pass it to a learner's `train` as `on_update`.
 
     A run holds the lock of its folder until it is closed. `resume` returns a run that goes on.
 
@@ -180,7 +180,9 @@ class Run:
         # A new run, and one with new settings, is saved after its first update.
         is_saved = restored is not None and not restored.changed
         self._saved, self._saved_at = time.monotonic(), self._reached() if is_saved else None
-        self._replay_files = ReplayFiles(folder, None if restored is None else restored.replay)
+        self._replay_files = ReplayFiles(
+            folder, learner.replay, None if restored is None else restored.replay
+        )
         self._saved_steps = None if restored is None else learner.steps
         self._envs_are_saved = restored is None or restored.exact
         self._closed = False
@@ -275,9 +277,10 @@ class Run:
         self._saved_steps, self._envs_are_saved = learner.steps, envs is not None
         return self._envs_are_saved
 
-    def _reached(self) -> tuple[int, int]:
-        """Return how far training has come."""
-        return self.learner.updates, self.learner.steps
+    def _reached(self) -> tuple[int, int, int]:
+        """Return how far training has come, and how often the replay was cleared or loaded."""
+        learner = self.learner
+        return learner.updates, learner.steps, 0 if learner.replay is None else learner.replay.generation
 
     def _save_envs(self, snapshot: Any) -> dict[str, str] | None:
         """Write the snapshot of the envs to a file; return its name and digest."""
