@@ -188,7 +188,8 @@ def replay(rounds: int) -> None:
     for step in range(40):
         add(step)
     with DQN(
-        lambda: _Frames(stack), DQNConfig(hidden=(512,), replay_size=2000, total_steps=1000, num_envs=8)
+        lambda: _Frames(stack),
+        DQNConfig(hidden=(512,), replay_size=2000, total_steps=1000, updates_per_step=0),
     ) as dqn:
         dqn.train()
         adding, sampling, learning = [], [], []

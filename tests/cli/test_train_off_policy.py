@@ -75,7 +75,9 @@ def test_a_run_is_trained_and_written(trained, capsys, learner):
     run, done = trained(learner, capsys)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"preset: {ENVS[learner]}: total_steps " in done.stdout
-    assert re.search(r"\nenvs: Native\(.*\nreplay: 608 transitions, 0 MB when full, 0 so far\n", done.stdout)
+    assert re.search(
+        r"\nenvs: Native\(.*\nreplay: 608 transitions, 0\.0 MB when full, 0 so far\n", done.stdout
+    )
     assert f"to evaluate it: {invocation()} eval {run}\n" in done.stdout
     described = json.loads((run / "config.json").read_text())
     assert (described["algorithm"], described["config"]["updates_per_step"]) == (learner, 0.125)

@@ -57,7 +57,7 @@ def test_the_value_of_checklist_24_comes_out_at_50():
 @pytest.mark.parametrize("settings", [{}, {"double": False, "dueling": False}, {"prioritized": True}])
 def test_the_gradient_is_that_of_the_loss(actions, loss, settings):
     env = lambda: SampleEnv(Box(-3, 3, (5,)), actions)  # noqa: E731
-    with make("dqn", env, loss=loss, total_steps=200, warmup_steps=1000, **settings) as dqn:
+    with make("dqn", env, loss=loss, total_steps=200, updates_per_step=0, **settings) as dqn:
         dqn.train()
         dqn._target.follow(0.0)
         torch.manual_seed(2)
@@ -178,7 +178,7 @@ def test_what_is_not_allowed_is_never_chosen():
 
 
 def test_targets_count_only_what_is_allowed():
-    with make("dqn", Masked, total_steps=200, warmup_steps=1000, backend="serial") as dqn:
+    with make("dqn", Masked, total_steps=200, updates_per_step=0, backend="serial") as dqn:
         dqn.train()
         sampled = dqn.replay.sample(64, gamma=0.9)
         with torch.no_grad():

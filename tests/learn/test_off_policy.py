@@ -94,7 +94,7 @@ def test_overlap_acts_with_the_policy_of_the_step_before(name):
 
 @BOTH
 def test_random_actions_come_first(name):
-    with make(name, total_steps=90, warmup_steps=100) as learner:
+    with make(name, total_steps=90, warmup_steps=100, updates_per_step=0) as learner:
         before = {key: value.clone() for key, value in learner.policy.state_dict().items()}
         learner.train()
         after = learner.policy.state_dict()
@@ -214,6 +214,7 @@ def test_actions_of_another_kind_are_refused(learner, space, message):
     ("settings", "message"),
     [
         ({"replay_size": 100}, "replay_size: expected at least 256"),
+        ({"total_steps": 900}, "warmup_steps: expected less than total_steps, 900.*got 1,000"),
         ({"batch_size": 0}, "batch_size: expected at least 1, got 0"),
         ({"updates_per_step": -1}, "updates_per_step: expected at least 0"),
         ({"target_rate": 1.5}, "target_rate: expected at least 0 and at most 1"),

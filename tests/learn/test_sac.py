@@ -36,7 +36,7 @@ def test_the_value_of_checklist_24_comes_out_at_50():
 @pytest.mark.parametrize("settings", [{}, {"prioritized": True}, {"temperature": 0.3, "activation": "tanh"}])
 def test_the_gradients_are_those_of_the_losses(settings):
     env = lambda: SampleEnv(Box(-3, 3, (5,)), Box(-2, 3, (3,)))  # noqa: E731
-    with make("sac", env, total_steps=200, warmup_steps=1000, **settings) as sac:
+    with make("sac", env, total_steps=200, updates_per_step=0, **settings) as sac:
         sac.train()
         torch.manual_seed(2)
         for parameter in sac.policy.parameters():  # so that critics and their targets differ

@@ -7,13 +7,17 @@ except ImportError as error:
 
 from shoal._core import gae
 from shoal.learn.actions import Actions
+from shoal.learn.base_policy import BasePolicy
 from shoal.learn.collector import Collector
 from shoal.learn.configs.dqn import DQNConfig
 from shoal.learn.configs.ppo import PPOConfig
+from shoal.learn.configs.replay import ReplayConfig
 from shoal.learn.configs.sac import SACConfig
 from shoal.learn.dqn import DQN
 from shoal.learn.episodes import Episodes
 from shoal.learn.evaluate import Evaluation, evaluate
+from shoal.learn.learner import Learner
+from shoal.learn.off_policy import OffPolicyLearner
 from shoal.learn.policy import Policy
 from shoal.learn.ppo import PPO
 from shoal.learn.progress import Result, Update
@@ -35,14 +39,18 @@ __all__ = [
     "PPO",
     "SAC",
     "Actions",
+    "BasePolicy",
     "Collector",
     "DQNConfig",
     "Episodes",
     "Evaluation",
+    "Learner",
+    "OffPolicyLearner",
     "PPOConfig",
     "Policy",
     "QPolicy",
     "Replay",
+    "ReplayConfig",
     "Result",
     "Rollout",
     "Run",

@@ -145,6 +145,20 @@ class BasePolicy(nn.Module):
             action_mask: Allowed alternatives, if observations do not contain them.
             generator: Generator to draw from; by default torch's global one.
         """
+        rows = self.to_rows(obs)
+        mask = self.mask_of(rows, action_mask)
+        return self._act_rows(rows, mask, state, generator, deterministic=deterministic)
+
+    def _act_rows(
+        self,
+        rows: Tensor,
+        mask: Tensor | None,
+        state: Tensor | None,
+        generator: torch.Generator | None,
+        *,
+        deterministic: bool,
+    ) -> NDArray[Any]:
+        """Choose actions for flat rows; see `act_batch`."""
         raise NotImplementedError
 
     def to_env(self, actions: Tensor, obs: Tensor, env_ids: NDArray[Any]) -> NDArray[Any]:

@@ -63,9 +63,6 @@ class DQN(OffPolicyLearner):
         self.optimizer = torch.optim.Adam(self._flat_parameters.vectors, rate, fused=True)
         self._target = Target(nn.ModuleList([policy.encoder, policy.layers]), self._flat_parameters)
 
-    def _learning_rate(self) -> float:
-        return self.config.learning_rate
-
     def _explore(self, policy: BasePolicy, obs: Tensor, step: Step, generator: torch.Generator) -> Tensor:
         assert isinstance(policy, QPolicy)
         epsilon = self.config.epsilon_at(self.steps, self.episodes.count)

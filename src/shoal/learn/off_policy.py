@@ -44,6 +44,9 @@ class OffPolicyLearner(Learner):
     def _batch_size(self) -> int:
         return self.config.batch_size
 
+    def _learning_rate(self) -> float:
+        return self.config.learning_rate
+
     def _prepare(self) -> None:
         config, vec = self.config, self.vec
         used = min(config.replay_size, config.total_steps + vec.num_rows)

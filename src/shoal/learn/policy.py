@@ -182,18 +182,15 @@ class Policy(BasePolicy):
         )
         return Decision(self.to_env(actions, obs, env_ids), actions, log_probs, values, after)
 
-    def act_batch(
+    def _act_rows(
         self,
-        obs: Any,
-        deterministic: bool = False,
-        state: Tensor | None = None,
+        rows: Tensor,
+        mask: Tensor | None,
+        state: Tensor | None,
+        generator: torch.Generator | None,
         *,
-        action_mask: NDArray[Any] | None = None,
-        generator: torch.Generator | None = None,
+        deterministic: bool,
     ) -> NDArray[Any]:
-        """Choose actions for a batch of observations; see `BasePolicy.act_batch`."""
-        rows = self.to_rows(obs)
-        mask = self.mask_of(rows, action_mask)
         decision = self.act(
             rows, state, np.arange(len(rows)), mask=mask, generator=generator, deterministic=deterministic
         )

@@ -98,18 +98,15 @@ class QPolicy(BasePolicy):
         drawn = self.actions.draw_uniformly(len(best), mask, generator).to(best.device)
         return torch.where((coins < epsilon)[:, None], drawn, best)
 
-    def act_batch(
+    def _act_rows(
         self,
-        obs: Any,
-        deterministic: bool = False,
-        state: Tensor | None = None,
+        rows: Tensor,
+        mask: Tensor | None,
+        state: Tensor | None,
+        generator: torch.Generator | None,
         *,
-        action_mask: NDArray[Any] | None = None,
-        generator: torch.Generator | None = None,
+        deterministic: bool,
     ) -> NDArray[Any]:
-        """Choose actions for a batch of observations; see `BasePolicy.act_batch`."""
-        rows = self.to_rows(obs)
-        mask = self.mask_of(rows, action_mask)
         epsilon = 0.0 if deterministic else self.epsilon
         return self.actions.to_env(self.choose(rows, mask, generator, epsilon))
 

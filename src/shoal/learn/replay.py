@@ -149,7 +149,7 @@ class Replay:
 
     def __repr__(self) -> str:
         """Return the number of transitions and the size when full."""
-        size = f"{self.nbytes / 1e6:,.0f} MB" if self.nbytes < 1e9 else f"{self.nbytes / 1e9:.1f} GB"
+        size = f"{self.nbytes / 1e6:,.1f} MB" if self.nbytes < 1e9 else f"{self.nbytes / 1e9:.1f} GB"
         return f"{self.capacity:,} transitions, {size} when full, {len(self):,} so far"
 
     # -- adding ------------------------------------------------------------------------------------------

@@ -78,9 +78,6 @@ class SAC(OffPolicyLearner):
         self._random = torch.Generator(policy.device).manual_seed(config.seed + 1)
         self._noise = Noise(config.noise, self.vec.num_rows, width, config.noise_steps, config.seed)
 
-    def _learning_rate(self) -> float:
-        return self.config.learning_rate
-
     def _explore(self, policy: BasePolicy, obs: Tensor, step: Step, generator: torch.Generator) -> Tensor:
         assert isinstance(policy, SACPolicy)
         return policy.choose(obs, self._noise.draw(step.rows, step.batch.resets & step.batch.mask, generator))

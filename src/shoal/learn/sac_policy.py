@@ -105,17 +105,15 @@ class SACPolicy(BasePolicy):
             return mean.tanh()
         return squash(outputs, noise).actions
 
-    def act_batch(
+    def _act_rows(
         self,
-        obs: Any,
-        deterministic: bool = False,
-        state: Tensor | None = None,
+        rows: Tensor,
+        mask: Tensor | None,
+        state: Tensor | None,
+        generator: torch.Generator | None,
         *,
-        action_mask: NDArray[Any] | None = None,
-        generator: torch.Generator | None = None,
+        deterministic: bool,
     ) -> NDArray[Any]:
-        """Choose actions for a batch of observations; see `BasePolicy.act_batch`."""
-        rows = self.to_rows(obs)
         shape = (len(rows), self.actions.num_continuous)
         noise = None if deterministic else torch.randn(shape, generator=generator, device=self.device)
         return self.to_env(self.choose(rows, noise), rows, np.arange(len(rows)))

@@ -73,7 +73,9 @@ def test_a_run_that_was_closed_writes_its_policy_again(run):
     (run / "policy.safetensors").write_bytes(b"damaged")
     with resume(run) as again:
         again.learner.train(again)
-    load(run)
+        weights = again.learner.policy.state_dict()
+    loaded = load(run).state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in weights.items())
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "evaluations.jsonl"])

@@ -532,6 +532,7 @@ def test_a_forged_run_without_a_change_goes_on(run):
     forge(run, lambda *_: None)
     with resume(run) as again:
         train_to(again, 400)
+        assert again.learner.steps >= 400
 
 
 @of_one_run

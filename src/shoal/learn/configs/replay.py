@@ -74,11 +74,16 @@ class ReplayConfig(LearnerConfig):
     }
 
     def check_rows(self, rows: int) -> None:
-        """Check that the replay is large enough.
+        """Check that the replay is large enough, and that something is learnt.
 
         Raises:
             ArgumentError: If it is not.
         """
+        if self.updates_per_step and self.warmup_steps >= self.total_steps:
+            raise ArgumentError(
+                f"warmup_steps: expected less than total_steps, {self.total_steps:,}, got "
+                f"{self.warmup_steps:,}: nothing would be learnt"
+            )
         least = max(self.batch_size, 2 * rows, (self.n_step + 1) * rows)
         if self.replay_size < least:
             raise ArgumentError(
