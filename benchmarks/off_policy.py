@@ -1,12 +1,12 @@
-"""DQN and SAC: gradient steps beside Stable-Baselines3 and beside the matrix products alone; replay; scores.
+"""DQN and SAC: gradient steps beside Stable-Baselines3 and beside torch's limit; replay; scores.
 
     .venv/bin/python benchmarks/off_policy.py rate     # gradient steps a second, 2 x 256, batch 256
     .venv/bin/python benchmarks/off_policy.py replay   # what adding and sampling costs, and memory
     .venv/bin/python benchmarks/off_policy.py score --tasks pendulum-sac --seeds 5 [--sb3]
 
 In "rate", all contestants take turns in one process, and ratios are between turns of the same round. The
-limit is the time of the matrix products of one gradient step and of nothing else, with matrices as torch
-multiplies them fastest.
+limit is the time that torch takes for the arithmetic of one gradient step and for nothing else: products,
+activations, losses, Adam and target network, with matrices as torch multiplies them fastest.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ import torch
 
 from shoal.batch import Batch
 from shoal.learn import DQN, SAC, Actions, DQNConfig, Replay, SACConfig, evaluate
+from shoal.learn.squashing import Squashed, squash, squash_gradient
 from shoal.rows.layout import layout
 
 BATCH, WIDTH, OBS, NUMBERS, ALTERNATIVES = 256, 256, 18, 4, 8
+SLICE = 96  # gradient steps in a turn
 LEARNERS: dict[str, tuple[Any, Any]] = {"dqn": (DQN, DQNConfig), "sac": (SAC, SACConfig)}
 
 
@@ -84,75 +86,126 @@ def sb3_steps(name: str) -> Callable[[int], None]:
     return lambda count: peer.train(gradient_steps=count, batch_size=BATCH)
 
 
-def products(name: str) -> Callable[[int], None]:
-    """Return a function that does the matrix products of some gradient steps."""
-    forwards, backwards, _ = _network(OBS, ALTERNATIVES + 1, 0)
-    if name == "dqn":  # the learning network on both observations, the target on the next; one backwards
-        parts = [forwards] * 3 + [backwards]
-    else:  # actor twice, backwards once; critics three times, backwards once, and once for actions only
-        actor, actor_back, _ = _network(OBS, 2 * NUMBERS, 0)
-        critics, critics_back, critics_in = _network(OBS + NUMBERS, 1, 2)
-        parts = [actor, critics, critics, critics_back, actor, critics, critics_in, actor_back]
+def arithmetic(name: str) -> Callable[[int], None]:
+    """Return a function that does the arithmetic of some gradient steps in torch's operations, and no more.
+
+    Nothing is sampled or reported, and no operation uses the results of another network.
+    """
+    q = _Network(OBS, ALTERNATIVES + 1, 0)
+    actor, critics = _Network(OBS, 2 * NUMBERS, 0), _Network(OBS + NUMBERS, 1, 2)
+    learnt = [q.numel] if name == "dqn" else [actor.numel, critics.numel]
+    optimizers = []
+    for numel in learnt:
+        vector = torch.nn.Parameter(torch.randn(numel))
+        vector.grad = torch.randn(numel)
+        optimizers.append((torch.optim.Adam([vector], 3e-4, fused=True), vector.grad))
+    target, followed = torch.randn(learnt[-1]), torch.randn(learnt[-1])
+    obs, column = torch.randn(BATCH, OBS), torch.randn(BATCH)
+    values, places = torch.randn(BATCH, ALTERNATIVES), torch.randint(0, ALTERNATIVES, (BATCH, 1))
+    outputs, actions, judged = (
+        torch.randn(shape) for shape in ((2 * BATCH, 2 * NUMBERS), (BATCH, NUMBERS), (2, BATCH, 1))
+    )
+    temperature = torch.ones(())
+
+    def dqn_step() -> None:
+        torch.cat([obs, obs])
+        q.forwards(2)  # the learning network on both observations
+        q.forwards(1)  # the target on the next one
+        found = torch.addcmul(column, column, values.gather(-1, values.argmax(-1, keepdim=True))[:, 0])
+        errors = values.gather(-1, places) - found[:, None]
+        torch.zeros_like(values).scatter_(-1, places, errors.clamp(-1, 1).div_(BATCH))
+        q.backwards()
+
+    def sac_step() -> None:
+        torch.cat([obs, obs])
+        actor.forwards(2)  # on both observations
+        found = squash(outputs, torch.randn(2 * BATCH, NUMBERS))
+        for _ in range(3):  # the targets, the critics, and the critics of the actor's actions
+            torch.cat([obs, actions], -1)
+            critics.forwards(1)
+        wanted = torch.addcmul(column, column, judged.amin(0)[:, 0] - temperature * column)
+        (judged[..., 0] - wanted).div_(BATCH)
+        critics.backwards()
+        torch.zeros_like(judged).scatter_(0, judged.argmin(0, keepdim=True), -1 / BATCH)
+        critics.inwards()
+        own = Squashed(*(part[:BATCH] for part in found))
+        squash_gradient(outputs[:BATCH], own, actions, temperature / BATCH)
+        actor.backwards()
 
     def steps(count: int) -> None:
         with torch.no_grad():
             for _ in range(count):
-                for part in parts:
-                    part()
+                dqn_step() if name == "dqn" else sac_step()
+                for optimizer, gradient in optimizers:
+                    torch.linalg.vector_norm(gradient)
+                    optimizer.step()
+                target.lerp_(followed, 0.005)
 
     return steps
 
 
-def _network(inputs: int, outputs: int, copies: int) -> tuple[Callable[[], None], ...]:
-    lead = (copies,) if copies else ()
-    multiply, add = (torch.bmm, torch.baddbmm) if copies else (torch.mm, torch.addmm)
-    first, hidden, last = (
-        torch.randn(*lead, *shape) for shape in ((inputs, WIDTH), (WIDTH, WIDTH), (outputs, WIDTH))
-    )
-    biases = [torch.randn(*((copies, 1) if copies else ()), width) for width in (WIDTH, WIDTH, outputs)]
-    rows, one, two = (torch.randn(*lead, BATCH, width) for width in (inputs, WIDTH, WIDTH))
-    slopes = torch.randn(*lead, BATCH, outputs)
+class _Network:
+    """The operations of two layers of `WIDTH` units and outputs, for one network or several of one form."""
 
-    def forwards() -> None:
-        add(biases[0], rows, first)
-        add(biases[1], one, hidden)
-        add(biases[2], two, last.mT)
+    def __init__(self, inputs: int, outputs: int, copies: int) -> None:
+        lead = (copies,) if copies else ()
+        self._multiply, self._add = (torch.bmm, torch.baddbmm) if copies else (torch.mm, torch.addmm)
+        shapes = (inputs, WIDTH), (WIDTH, WIDTH), (outputs, WIDTH)
+        self._first, self._hidden, self._last = (torch.randn(*lead, *shape) for shape in shapes)
+        self._biases = [
+            torch.randn(*(copies, 1) if copies else (), width) for width in (WIDTH, WIDTH, outputs)
+        ]
+        self._rows = {times: torch.randn(*lead, times * BATCH, inputs) for times in (1, 2)}
+        self._slopes = torch.randn(*lead, BATCH, outputs)
+        self._one, self._two = (torch.randn(*lead, BATCH, WIDTH) for _ in range(2))
+        self.numel = (copies or 1) * (inputs * WIDTH + WIDTH * WIDTH + outputs * WIDTH + 2 * WIDTH + outputs)
 
-    def inwards() -> None:
-        multiply(multiply(multiply(slopes, last), hidden.mT), first.mT)
+    def forwards(self, times: int) -> None:
+        one = torch.relu_(self._add(self._biases[0], self._rows[times], self._first))
+        two = torch.relu_(self._add(self._biases[1], one, self._hidden))
+        self._add(self._biases[2], two, self._last.mT)
 
-    def backwards() -> None:
-        multiply(slopes.mT, two)
-        passed = multiply(slopes, last)
-        multiply(one.mT, passed)
-        multiply(rows.mT, multiply(passed, hidden.mT))
+    def inwards(self) -> None:
+        passed = self._bend(self._multiply(self._slopes, self._last))
+        self._multiply(self._bend(self._multiply(passed, self._hidden.mT)), self._first.mT)
 
-    return forwards, backwards, inwards
+    def backwards(self) -> None:
+        self._multiply(self._slopes.mT, self._two)
+        passed = self._bend(self._multiply(self._slopes, self._last))
+        self._multiply(self._one.mT, passed)
+        gradient = self._bend(self._multiply(passed, self._hidden.mT))
+        self._multiply(self._rows[1].mT, gradient)
+        for one in (self._slopes, passed, gradient):
+            one.sum(-2)
+
+    def _bend(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Multiply by the derivative of the activation function."""
+        return torch.ops.aten.threshold_backward.grad_input(gradient, self._one, 0, grad_input=gradient)
 
 
 def rate(rounds: int, threads: list[int]) -> None:
     for name in LEARNERS:
-        contestants = {"shoal": shoal_steps(name), "sb3": sb3_steps(name), "products alone": products(name)}
+        contestants = {"shoal": shoal_steps(name), "sb3": sb3_steps(name), "limit": arithmetic(name)}
         found: dict[tuple[str, int], list[float]] = {}
         for count in threads:
             torch.set_num_threads(count)
             for steps in contestants.values():
                 steps(20)
-        for _ in range(rounds):
+        for turn in range(rounds):
             for count in threads:
                 torch.set_num_threads(count)
-                for contestant, steps in contestants.items():
-                    steps(2)
+                for contestant, steps in [*contestants.items()][:: 1 if turn % 2 else -1]:
+                    steps(10)
                     begun = time.perf_counter()
-                    steps(20)
+                    steps(SLICE)
                     taken = time.perf_counter() - begun
-                    found.setdefault((contestant, count), []).append(20 / taken)
+                    found.setdefault((contestant, count), []).append(SLICE / taken)
         best = {who: max(threads, key=lambda count: median(found[who, count])) for who in contestants}
         for who in contestants:
             each = ", ".join(f"{median(found[who, count]):,.0f} on {count}" for count in threads)
-            print(f"{name} {who:15} {each} threads", flush=True)
+            print(f"{name} {who:6} {each} threads", flush=True)
         ours = found["shoal", best["shoal"]]
-        for who in ("sb3", "products alone"):
+        for who in ("sb3", "limit"):
             ratios = sorted(a / b for a, b in zip(ours, found[who, best[who]], strict=True))
             low, high = ratios[len(ratios) // 4], ratios[3 * len(ratios) // 4]
             print(f"{name} shoal / {who}: {median(ratios):.2f} ({low:.2f} to {high:.2f})", flush=True)
@@ -299,7 +352,7 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=["rate", "replay", "score"])
-    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])

@@ -74,14 +74,20 @@ class DQN(OffPolicyLearner):
     # of the operations; a test compares the two.
 
     def _gradient_step(self, transitions: Transitions, *, report: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        targets, weights = self._targets(transitions), transitions.weights
+        weights, count = transitions.weights, len(transitions.obs)
         features = self._encode(transitions.obs, self.policy.encoder, learns=True)
-        values, kept = self.policy.layers.run(features.detach())
+        rows = features.detach()
+        if self.config.double:  # one pass over both observations takes less time than two
+            rows = torch.cat([rows, self._encode(transitions.next_obs, self.policy.encoder)])
+        outputs, kept = self.policy.layers.run(rows)
+        values = outputs[:count]
         places = self.policy.actions.places(transitions.actions)
+        targets = self._targets(transitions, outputs[count:] if self.config.double else None)
         errors = values.gather(-1, places) - targets[:, None]  # [entries, choices]
         slopes = errors.clamp(-1, 1) if self.config.loss == "huber" else 2 * errors
         slopes = slopes if weights is None else slopes * weights[:, None]
         gradient = torch.zeros_like(values).scatter_(-1, places, slopes.div_(errors.numel()))
+        kept = [part[:count] for part in kept]
         passed = self.policy.layers.backpropagate(kept, gradient, passes_on=features.requires_grad)
         if passed is not None:
             features.backward(passed)  # type: ignore[no-untyped-call]
@@ -96,15 +102,20 @@ class DQN(OffPolicyLearner):
             figures = {"value": mean, "q_values": values.mean(), "grad_norm": norm}
         return errors, figures
 
-    def _targets(self, transitions: Transitions) -> Tensor:
-        """Compute the value that each entry should have."""
-        actions, obs = self.policy.actions, transitions.next_obs
+    def _targets(self, transitions: Transitions, chosen_by: Tensor | None) -> Tensor:
+        """Compute the value that each entry should have.
+
+        Args:
+            transitions: Entries.
+            chosen_by: Values of the next alternatives by which the best ones are chosen, [entries,
+                alternatives of all choices]; by default those of the target network.
+        """
+        actions = self.policy.actions
         encoder, layers = self._target.module
-        judged, _ = layers.run(self._encode(obs, encoder))
-        chosen_by = judged
-        if self.config.double:
-            chosen_by, _ = self.policy.layers.run(self._encode(obs, self.policy.encoder))
-        best = actions.places(actions.best(chosen_by, transitions.next_masks))
+        judged, _ = layers.run(self._encode(transitions.next_obs, encoder))
+        best = actions.places(
+            actions.best(judged if chosen_by is None else chosen_by, transitions.next_masks)
+        )
         values = judged.gather(-1, best)  # [entries, choices]
         values = values[:, 0] if values.shape[1] == 1 else values.mean(-1)
         return torch.addcmul(transitions.returns, transitions.discounts, values)

@@ -21,7 +21,7 @@ from shoal.learn.noise import Noise
 from shoal.learn.off_policy import OffPolicyLearner
 from shoal.learn.replay import Transitions
 from shoal.learn.sac_policy import SACPolicy
-from shoal.learn.squashing import squash, squash_gradient
+from shoal.learn.squashing import Squashed, squash, squash_gradient
 from shoal.learn.targets import Target
 
 
@@ -86,9 +86,30 @@ class SAC(OffPolicyLearner):
     # third of the operations; a test compares the two.
 
     def _gradient_step(self, transitions: Transitions, *, report: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        policy, count = self.policy, len(transitions.obs)
         temperature = self._log_temperature.exp()
-        errors, values = self._learn_critics(transitions, temperature)
-        judged, entropy, norm = self._learn_actor(transitions.obs, temperature)
+        features = self._encode(transitions.obs, policy.encoder, learns=True)
+        # One pass of the actor over both observations takes less time than two.
+        rows = torch.cat([features.detach(), self._encode(transitions.next_obs, policy.encoder)])
+        outputs, kept = policy.actor.run(rows)
+        found = squash(outputs, self._noise_for(rows))
+
+        errors, values = self._learn_critics(
+            transitions, found.actions[count:], temperature * found.log_probs[count:]
+        )
+        own = Squashed(*(part[:count] for part in found))
+        judged, slopes = self._judge(transitions.obs, own.actions)
+        gradient = squash_gradient(outputs[:count], own, slopes, temperature / count)
+        passed = policy.actor.backpropagate(
+            [part[:count] for part in kept], gradient, passes_on=features.requires_grad
+        )
+        if passed is not None:
+            features.backward(passed)  # type: ignore[no-untyped-call]
+        entropy = -own.log_probs.mean()
+        if self.config.temperature is None:
+            # It rises if the entropy is less than the one to aim for, else it falls.
+            self._log_temperature.grad = entropy - self._target_entropy
+        norm = self._actor_parameters.step(self._optimizers["actor"], self.config.max_grad_norm)
         if (self.updates + 1) % self.config.target_every == 0:
             self._target.follow(self.config.target_rate)
         figures = {}
@@ -104,14 +125,20 @@ class SAC(OffPolicyLearner):
             }
         return errors.T, figures
 
-    def _learn_critics(self, transitions: Transitions, temperature: Tensor) -> tuple[Tensor, Tensor]:
-        """Descend by half the squared errors of both critics; return errors and values, [2, entries]."""
-        policy, obs = self.policy, transitions.next_obs
+    def _learn_critics(
+        self, transitions: Transitions, next_actions: Tensor, costs: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Descend by half the squared errors of both critics; return errors and values, [2, entries].
+
+        Args:
+            transitions: Entries.
+            next_actions: Actions that the actor would choose after them.
+            costs: What is to be subtracted from the value of each of these actions, [entries].
+        """
+        policy = self.policy
         encoder, critics = self._target.module
-        following = squash(policy.actor.run(self._encode(obs, policy.encoder))[0], self._noise_for(obs))
-        judged, _ = critics.run(torch.cat([self._encode(obs, encoder), following.actions], -1))
-        value = judged.amin(0)[:, 0] - temperature * following.log_probs
-        targets = torch.addcmul(transitions.returns, transitions.discounts, value)
+        judged, _ = critics.run(torch.cat([self._encode(transitions.next_obs, encoder), next_actions], -1))
+        targets = torch.addcmul(transitions.returns, transitions.discounts, judged.amin(0)[:, 0] - costs)
 
         features = self._encode(transitions.obs, policy.critic_encoder, learns=True)
         outputs, kept = policy.critics.run(torch.cat([features.detach(), transitions.actions], -1))
@@ -125,34 +152,19 @@ class SAC(OffPolicyLearner):
         self._critic_parameters.step(self._optimizers["critics"], self.config.max_grad_norm)
         return errors, values
 
-    def _learn_actor(self, obs: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Ascend by the value and the entropy of actions; return values, entropy and gradient norm.
-
-        The temperature rises if the entropy is less than the one to aim for, else it falls.
-        """
-        policy = self.policy
-        features = self._encode(obs, policy.encoder, learns=True)
-        outputs, kept = policy.actor.run(features.detach())
-        found = squash(outputs, self._noise_for(obs))
-        judged = self._encode(obs, policy.critic_encoder)
-        values, kept_by_critics = policy.critics.run(torch.cat([judged, found.actions], -1))
+    def _judge(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the values of actions, [2, entries], and the gradient of minus the mean smaller value."""
+        critics = self.policy.critics
+        features = self._encode(obs, self.policy.critic_encoder)
+        values, kept = critics.run(torch.cat([features, actions], -1))
         slopes = torch.zeros_like(values).scatter_(0, values.argmin(0, keepdim=True), -1 / len(obs))
-        of_inputs = policy.critics.backpropagate(kept_by_critics, slopes, learns=False, passes_on=True)
+        of_inputs = critics.backpropagate(kept, slopes, learns=False, passes_on=True)
         assert of_inputs is not None
-        of_actions = of_inputs[:, judged.shape[-1] :]
-        gradient = squash_gradient(outputs, found, of_actions, temperature / len(obs))
-        passed = policy.actor.backpropagate(kept, gradient, passes_on=features.requires_grad)
-        if passed is not None:
-            features.backward(passed)  # type: ignore[no-untyped-call]
-        entropy = -found.log_probs.mean()
-        if self.config.temperature is None:
-            self._log_temperature.grad = entropy - self._target_entropy
-        norm = self._actor_parameters.step(self._optimizers["actor"], self.config.max_grad_norm)
-        return values[..., 0], entropy, norm
+        return values[..., 0], of_inputs[:, features.shape[-1] :]
 
-    def _noise_for(self, obs: Tensor) -> Tensor:
-        shape = (len(obs), self.policy.actions.num_continuous)
-        return torch.randn(shape, generator=self._random, device=obs.device)
+    def _noise_for(self, rows: Tensor) -> Tensor:
+        shape = (len(rows), self.policy.actions.num_continuous)
+        return torch.randn(shape, generator=self._random, device=rows.device)
 
     def _learning_state(self) -> dict[str, Any]:
         return {
