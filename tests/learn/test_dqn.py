@@ -7,7 +7,8 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch.nn.functional import huber_loss
 
 from shoal.envs import probes
-from shoal.learn import DQN, DQNConfig, evaluate
+from shoal.errors import ArgumentError, ArgumentTypeError
+from shoal.learn import DQN, DQNConfig, evaluate, load
 from shoal.testing import SampleEnv
 from tests.learn.off_policy import make, trained
 
@@ -213,3 +214,46 @@ def score(probe, **settings):
 )
 def test_it_learns(probe, settings):
     assert score(probe, **settings) >= 0.8
+
+
+# -- a table of actions -------------------------------------------------------------------------------------
+
+
+class Steer(SampleEnv):
+    """Notes the actions that arrive."""
+
+    def __init__(self):
+        super().__init__(Box(-1, 1, (2,)), Box(-2, 2, (2,), np.float32))
+
+    def step(self, action):
+        assert tuple(action) in {(-2.0, 0.0), (0.5, 2.0), (2.0, 0.0)}
+        return super().step(action)
+
+
+TABLE = [[-2, 0], [0.5, 2], [2, 0]]
+
+
+def test_dqn_chooses_among_continuous_actions(tmp_path):
+    with make("dqn", Steer, total_steps=300, action_table=TABLE, backend="serial") as dqn:
+        dqn.train()
+        dqn.save(tmp_path)
+        obs = np.zeros((5, 2), np.float32)
+        wanted = dqn.policy.act_batch(obs, deterministic=True)
+    assert wanted.dtype == np.float32
+    assert wanted[0].tolist() in TABLE
+    again = load(tmp_path).act_batch(obs, deterministic=True)
+    assert (again == wanted).all()
+
+
+@pytest.mark.parametrize(
+    ("table", "space", "match"),
+    [
+        ([[0, 0], [0, 3]], Box(-2, 2, (2,)), "within the bounds.* in line 1"),
+        ([[0, 0], [0]], Box(-2, 2, (2,)), r"expected 2 numbers in each line.*\(0.0,\) in line 1"),
+        ([[0]], Discrete(2), "only for a Box of floats; the action space is Discrete"),
+        ("ab", Discrete(2), "expected lines of numbers, got 'ab'"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(table, space, match):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=match):
+        make("dqn", lambda: SampleEnv(Box(-1, 1, (2,)), space), action_table=table)

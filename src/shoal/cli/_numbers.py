@@ -1,7 +1,8 @@
-"""Numbers in the forms that users write: 100000, 100_000 or 1e5, and fractions such as 1/8."""
+"""Numbers in the forms that users write: 100000, 100_000 or 1e5, fractions such as 1/8, tables as JSON."""
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from typing import Any
 
@@ -35,6 +36,30 @@ def fraction(text: str) -> float:
     with suppress(ValueError, ZeroDivisionError):
         return float(above) / float(below) if slash else float(text)
     raise ValueError(f"expected a number, such as 0.125 or 1/8, got {text!r}")
+
+
+def table(text: str) -> tuple[tuple[float, ...], ...]:
+    """Convert a JSON list of lists of numbers.
+
+    Raises:
+        ValueError: If the text is something else.
+    """
+    with suppress(ValueError, TypeError):
+        return tuple(tuple(map(float, line)) for line in json.loads(text))
+    raise ValueError(f"expected JSON, such as [[-1, 0], [1, 0]], got {text!r}")
+
+
+@WHOLE_NUMBERS.primitive_rule
+def _read_tables(given: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    if given.type != tuple[tuple[float, ...], ...]:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="JSON",
+        instance_from_str=lambda parts: table(parts[0]),
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=lambda value: [json.dumps(value)],
+    )
 
 
 @WHOLE_NUMBERS.primitive_rule

@@ -7,6 +7,7 @@ envs `Hockey` and `HockeyOne`, and `settings.py` their modes, opponents and rewa
 
 from typing import Any
 
+from shoal.hockey.actions import fine_actions
 from shoal.hockey.course import (
     CENTER_X,
     CENTER_Y,
@@ -70,6 +71,7 @@ __all__ = [
     "Mode",
     "W",
     "change",
+    "fine_actions",
     "parallel_env",
     "settings",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.errors import ArgumentTypeError
+from shoal.errors import ArgumentError, ArgumentTypeError
 from shoal.rows.flat_actions import MixedBox
 
 FORBIDDEN = -1e9  # a logit: its probability is exactly 0. Infinity would not do, because 0 * inf is NaN
@@ -29,6 +30,8 @@ class Actions:
 
     Args:
         space: Action space of one row: ``vec.single_action_space``.
+        table: Actions to choose among, [alternatives, numbers], if the space is a Box of floats: the only
+            discrete choice is then that of a line. By default numbers are continuous.
 
     Attributes:
         num_outputs: Number of outputs that a policy needs for each row.
@@ -41,13 +44,15 @@ class Actions:
         dtype: Dtype of a flat action.
     """
 
-    def __init__(self, space: Space[Any]) -> None:
-        self.space = space
+    def __init__(self, space: Space[Any], table: Sequence[Sequence[float]] = ()) -> None:
+        self.space, self._table = space, _checked_table(space, table) if len(table) else None
         self._start: NDArray[Any] | int = 0
         whole = np.ones(0, np.bool_)
         low: NDArray[Any] = np.zeros(0)
         high: NDArray[Any] = np.zeros(0)
-        if isinstance(space, spaces.Discrete):
+        if self._table is not None:
+            sizes = [len(self._table)]
+        elif isinstance(space, spaces.Discrete):
             sizes, self._start = [int(space.n)], int(space.start)
         elif isinstance(space, spaces.MultiDiscrete):
             sizes, self._start = [int(n) for n in space.nvec.reshape(-1)], space.start
@@ -64,7 +69,7 @@ class Actions:
                 f"no distribution over {space}: expected Discrete, MultiDiscrete, MultiBinary or a Box of "
                 "floats. Make the vec with flat=True, which gives any other action space one of these forms"
             )
-        if isinstance(space, spaces.Box) and whole.size == 0:
+        if isinstance(space, spaces.Box) and whole.size == 0 and not sizes:
             whole = np.zeros(math.prod(space.shape), np.bool_)
         if max(sizes, default=0) > MAX_ALTERNATIVES:
             raise ArgumentTypeError(
@@ -188,6 +193,9 @@ class Actions:
         raw = actions.cpu().numpy()
         space, lead = self.space, raw.shape[:-1]
         if not self.num_continuous:
+            if self._table is not None:
+                taken: NDArray[Any] = self._table[raw[..., 0]]
+                return taken
             if isinstance(space, spaces.Discrete):
                 return raw[..., 0] + self._start if self._start else raw[..., 0]
             if isinstance(space, MixedBox):
@@ -203,6 +211,26 @@ class Actions:
             numbers,
         )
         return mixed
+
+
+def _checked_table(space: Space[Any], table: Sequence[Sequence[float]]) -> NDArray[Any]:
+    """Return the actions of a table in the form of the space, [alternatives, ...]."""
+    if not (isinstance(space, spaces.Box) and space.dtype.kind == "f"):
+        raise ArgumentTypeError(f"action_table: only for a Box of floats; the action space is {space}")
+    width = math.prod(space.shape)
+    for place, line in enumerate(table):
+        found = np.asarray(line, np.float64)
+        if found.shape != (width,):
+            raise ArgumentError(
+                f"action_table: expected {width} numbers in each line, as in {space}, got {line!r} in line "
+                f"{place}"
+            )
+        if not ((found >= space.low.reshape(-1)) & (found <= space.high.reshape(-1))).all():
+            raise ArgumentError(
+                f"action_table: expected numbers within the bounds of {space}, got {line!r} in line {place}"
+            )
+    found = np.asarray(table, np.float64).reshape(-1, *space.shape)
+    return found.astype(space.dtype)
 
 
 def _normal(like: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,6 +32,7 @@ class BasePolicy(nn.Module):
             observation space. The module receives nested tensors, returns [rows, ``out_features``], and must
             have the attribute ``out_features``.
         arguments: The settings, from which `shoal.learn.load` makes an equal policy.
+        action_table: Actions to choose among, if `action_space` is a Box; see `Actions`.
     """
 
     algorithm: ClassVar[str]
@@ -45,9 +46,10 @@ class BasePolicy(nn.Module):
         normalize_observations: bool,
         encoder: EncoderOrMaker | None,
         arguments: dict[str, Any],
+        action_table: Sequence[Sequence[float]] = (),
     ) -> None:
         super().__init__()
-        self.layout, self.actions = layout, Actions(action_space)
+        self.layout, self.actions = layout, Actions(action_space, action_table)
         self.arguments = {**arguments, "normalize_observations": normalize_observations}
         self.own_encoder = encoder is not None
         if encoder is None:

@@ -54,6 +54,7 @@ class DQN(OffPolicyLearner):
             dueling=config.dueling,
             normalize_observations=config.normalize_observations,
             encoder=encoder,
+            action_table=config.action_table,
         )
 
     def _prepare_learning(self) -> None:

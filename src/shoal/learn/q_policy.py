@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -29,6 +30,7 @@ class QPolicy(BasePolicy):
         dueling: Whether the heads are dueling.
         normalize_observations: Whether the default encoder normalises vectors.
         encoder: Module to use instead of the default encoder, or its class; see `BasePolicy`.
+        action_table: Actions to choose among, if the action space is a Box; see `DQNConfig`.
 
     Attributes:
         epsilon: Chance of a random action, unless actions are chosen deterministically.
@@ -57,18 +59,24 @@ class QPolicy(BasePolicy):
         dueling: bool = True,
         normalize_observations: bool = True,
         encoder: EncoderOrMaker | None = None,
+        action_table: Sequence[Sequence[float]] = (),
     ) -> None:
+        arguments = {"hidden": tuple(hidden), "activation": activation, "dueling": dueling}
+        if len(action_table):
+            arguments["action_table"] = tuple(tuple(map(float, line)) for line in action_table)
         super().__init__(
             layout,
             action_space,
             normalize_observations=normalize_observations,
             encoder=encoder,
-            arguments={"hidden": tuple(hidden), "activation": activation, "dueling": dueling},
+            arguments=arguments,
+            action_table=action_table,
         )
         if self.actions.num_continuous:
             raise ArgumentTypeError(
                 f"DQN chooses among alternatives: expected a Discrete, MultiDiscrete or MultiBinary action "
-                f"space, got {action_space}. For continuous actions: SAC or PPO"
+                f"space, got {action_space}. For continuous actions: SAC or PPO, or DQN with an "
+                "action_table to choose from"
             )
         sizes = self.actions.sizes
         outputs = sum(sizes) + int(dueling)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from shoal.errors import ArgumentTypeError
 from shoal.learn.configs.replay import ReplayConfig
 
 
@@ -30,6 +31,8 @@ class DQNConfig(ReplayConfig):
     epsilon_decay: float | None = None
     """Factor of epsilon at the end of each episode; epsilon then does not depend on steps. By default it
     does, and falls linearly."""
+    action_table: tuple[tuple[float, ...], ...] = ()
+    """Actions to choose among, where an env has continuous ones: a tuple of numbers for each action."""
 
     ALGORITHM: ClassVar[str] = "dqn"
 
@@ -55,6 +58,13 @@ class DQNConfig(ReplayConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_choice("loss", "huber", "squared")
+        try:
+            table = tuple(tuple(map(float, line)) for line in self.action_table)
+        except (TypeError, ValueError):
+            raise ArgumentTypeError(
+                f"action_table: expected lines of numbers, got {self.action_table!r}"
+            ) from None
+        object.__setattr__(self, "action_table", table)
 
     def epsilon_at(self, steps: int, episodes: int) -> float:
         """Return the chance of a random action after a number of transitions and finished episodes."""
