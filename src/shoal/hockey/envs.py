@@ -18,6 +18,7 @@ from shoal.hockey.rules import (
     AGENT,
     INFOS,
     NONE,
+    NORMAL,
     STATE,
     STRONG,
     begin,
@@ -93,31 +94,35 @@ def _action_space(config) -> Box:
 
 
 class HockeyOne(_Game):
-    """One agent, player one, against nobody or a bot."""
+    """One agent against nobody or a bot. It is player one, unless the setting `side` makes it player two."""
 
     observation_space = _observation_space
     action_space = _action_space
-    parameters = {**PARAMETERS, "opponent_weak": 1.0, "played_by": 0}
-    bounds = {**BOUNDS, "played_by": (0, 2), "opponent_agent": (0.0, 0.0)}
+    parameters = {**PARAMETERS, "opponent_weak": 1.0, "played_by": 0, "side": 0}
+    bounds = {**BOUNDS, "played_by": (0, 2), "side": (-1, 1), "opponent_agent": (0.0, 0.0)}
 
     @staticmethod
     def reset(state, rng, obs, config):
         mode = _mode(rng, config)
         opponent = _opponent(rng, config)
         begin(state, rng, mode, opponent, config.start)
-        observe(state, 0, config.keep_mode, obs)
+        state.own_player = 0
+        if mode == NORMAL and config.side != 0 and (config.side > 0 or rng.uniform() < 0.5):
+            state.own_player = 1
+        observe(state, state.own_player, config.keep_mode, obs)
 
     @staticmethod
     def step(state, action, rng, obs, config, info, workspace):
+        own = state.own_player
         if config.played_by == 0:
             for i in range(len(action)):
-                workspace.actions[0, i] = action[i]
+                workspace.actions[own, i] = action[i]
         else:
-            _act(state, 0, rng, config.played_by, workspace)
-        _act(state, 1, rng, state.opponent, workspace)
+            _act(state, own, rng, config.played_by, workspace)
+        _act(state, 1 - own, rng, state.opponent, workspace)
         late = play(state, workspace, config.keep_mode)
-        observe(state, 0, config.keep_mode, obs)
-        reward = reward_of(state, 0, config, info)
+        observe(state, own, config.keep_mode, obs)
+        reward = reward_of(state, own, config, info)
         return reward, state.winner != 0, late and state.winner == 0
 
 

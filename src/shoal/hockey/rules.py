@@ -42,6 +42,8 @@ STATE = np.dtype(
         ("winner", np.int64),  # 1: player one, -1: player two
         ("one_starts", np.bool_),
         ("phases", np.float64, 2),  # of the bots that play for each player
+        ("own_player", np.int64),  # the player that the agent of `HockeyOne` plays for
+        ("returns", np.float64, 2),  # of each player: sums of the rewards of the original game
     ]
 )
 INFOS = np.dtype(
@@ -84,6 +86,7 @@ def begin(state, rng, mode, opponent, one_starts):
     `one_starts` is 1 if player one has the puck, 0 if player two has it, -1 to draw it.
     """
     state.mode, state.opponent = mode, opponent
+    state.returns[:] = 0.0
     state.one_starts = rng.uniform() < 0.5 if one_starts < 0 else one_starts > 0
     for player in range(2):  # uniform: after some games, the phase of a bot can be any
         state.phases[player] = rng.uniform(0.0, 2.0 * math.pi)
@@ -151,6 +154,7 @@ def reward_of(state, player, config, info):
     """Return a player's reward, and write its infos."""
     closeness, touch, direction = proxies(state, player)
     winner = state.winner * (1 - 2 * player)
+    state.returns[player] += 10.0 * winner + closeness
     info.winner = winner
     info.reward_closeness_to_puck = closeness
     info.reward_touch_puck = touch

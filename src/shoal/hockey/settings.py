@@ -28,6 +28,7 @@ class Mode(Enum):
 MODES = {Mode.NORMAL: "mode_normal", Mode.TRAIN_SHOOTING: "mode_shooting", Mode.TRAIN_DEFENSE: "mode_defense"}
 OPPONENTS = {name: f"opponent_{name}" for name in ("none", "weak", "strong", "agent")}
 STARTS = {None: -1, True: 1, False: 0}
+SIDES = {None: -1, "left": 0, "right": 1}
 PLAYERS = {"agent": 0, "weak": 1, "strong": 2}
 
 
@@ -58,6 +59,7 @@ def settings(
     opponent: Any = None,
     one_starts: bool | str | None = "unchanged",
     played_by: str | None = None,
+    side: str | None = "unchanged",
     win: ArrayLike | None = None,
     closeness: ArrayLike | None = None,
     touch: ArrayLike | None = None,
@@ -73,6 +75,9 @@ def settings(
             weight for each.
         one_starts: Whether player one has the puck first; None to draw it for each game.
         played_by: Who plays for player one of `HockeyOne`: ``"agent"``, or a bot, ``"weak"`` or ``"strong"``.
+        side: The side of `HockeyOne`'s agent in NORMAL games: ``"left"`` (player one), ``"right"`` (player
+            two), or None to draw it for each game. The agent sees its own goal on the left in any case. In
+            the other modes it is always player one.
         win: The reward for a goal, and the price of conceding one.
         closeness: The weight of ``reward_closeness_to_puck``.
         touch: The weight of ``reward_touch_puck``.
@@ -108,6 +113,10 @@ def settings(
         if played_by not in PLAYERS:
             raise ArgumentError(f"played_by: expected one of {', '.join(PLAYERS)}, got {played_by!r}")
         found["played_by"] = PLAYERS[played_by]
+    if side != "unchanged":
+        if side not in SIDES:
+            raise ArgumentError(f"side: expected left, right or None, got {side!r}")
+        found["side"] = SIDES[side]
     rewards = {"win": win, "closeness": closeness, "touch": touch, "direction": direction}
     found |= {f"reward_{name}": _numbers(name, value) for name, value in rewards.items() if value is not None}
     return found
@@ -162,6 +171,8 @@ def change(vec: VectorEnv, **chosen: Any) -> None:
     found = settings(**chosen)
     if "played_by" in found and vec.agents_per_env == 2:
         raise ArgumentError("played_by: expected a vec of HockeyOne. The players of Hockey are agents")
+    if "side" in found and vec.agents_per_env == 2:
+        raise ArgumentError("side: expected a vec of HockeyOne. Hockey has an agent on each side")
     if np.any(found.get("opponent_agent", 0.0)) and vec.agents_per_env == 1:
         raise ArgumentError("opponent: HockeyOne has no second agent: use shoal/Hockey-v0")
     for name, value in found.items():

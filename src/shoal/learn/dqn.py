@@ -121,6 +121,9 @@ class DQN(OffPolicyLearner):
         values = values[:, 0] if values.shape[1] == 1 else values.mean(-1)
         return torch.addcmul(transitions.returns, transitions.discounts, values)
 
+    def _follow_at_once(self) -> None:
+        self._target.follow(1.0)
+
     def _learning_state(self) -> dict[str, Any]:
         return {
             "target": self._target.state_dict(),

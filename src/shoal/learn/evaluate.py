@@ -93,16 +93,16 @@ def evaluate(
             make(env, envs, env_kwargs=env_kwargs, flat=True) as vec,
             use_torch_threads(acting_threads(policy, vec)),
         ):
-            _check_fits(policy, vec)
+            check_fits(policy, vec)
             return _play(policy, vec, episodes, deterministic, seed, max_steps, on_step)
     if env.batch_size < env.num_envs:
         raise ArgumentError("env: expected a vec whose batches have all rows, got an asynchronous one")
-    _check_fits(policy, env)
+    check_fits(policy, env)
     with use_torch_threads(acting_threads(policy, env)):
         return _play(policy, env, episodes, deterministic, seed, max_steps, on_step)
 
 
-def _check_fits(policy: BasePolicy, vec: VectorEnv) -> None:
+def check_fits(policy: BasePolicy, vec: VectorEnv) -> None:
     """Raise an `ArgumentError` if the policy was trained on other observations than these envs have."""
     ours, theirs = policy.layout, vec.observation_layout
     if (ours.flat_shape, ours.flat_dtype) != (theirs.flat_shape, theirs.flat_dtype):

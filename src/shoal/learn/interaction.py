@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -32,7 +33,10 @@ class Interaction:
         steps: Number of transitions so far.
         episodes: Statistics of the finished episodes.
         seconds: Seconds spent in each hop; a learner sets them to 0 after each report.
+        on_batch: Function to call with each batch that is received; see `Learner.watch`.
     """
+
+    on_batch: Callable[[Batch], None] | None = None
 
     def __init__(self, vec: VectorEnv, policy: BasePolicy, seed: int) -> None:
         if vec.autoreset_mode is not AutoresetMode.NEXT_STEP:
@@ -65,6 +69,8 @@ class Interaction:
         if self._batch is None:
             self._batch = self.vec.recv()
             self.episodes.add(self._batch, self._rows_of(self._batch))
+            if self.on_batch is not None:
+                self.on_batch(self._batch)
         return self._batch
 
     def _send(self, batch: Batch, env_actions: NDArray[Any]) -> None:

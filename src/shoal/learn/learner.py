@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
+from shoal.batch import Batch
 from shoal.errors import ArgumentTypeError
 from shoal.learn.base_policy import BasePolicy, EncoderOrMaker
 from shoal.learn.configs.base import LearnerConfig
@@ -158,6 +159,17 @@ class Learner(ABC):
         Any thread or signal handler may call this method.
         """
         self._stop_requested = True
+
+    def watch(self, on_batch: Callable[[Batch], None] | None) -> None:
+        """Call a function with each batch of the vec, before actions are chosen for it.
+
+        No env is being stepped then that the batch has rows of. The function may change settings of the envs,
+        and call `stop`. With mode "overlap" another thread calls it.
+
+        Args:
+            on_batch: The function. The batch is valid inside the call only. None to call none.
+        """
+        self._interaction.on_batch = on_batch
 
     @contextmanager
     def _learning(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
@@ -21,9 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoal.errors import Diverged
+from shoal.errors import ArgumentError, Diverged
 from shoal.learn.base_policy import BasePolicy
 from shoal.learn.configs.replay import ReplayConfig
+from shoal.learn.evaluate import check_fits
 from shoal.learn.explorer import Explorer, Step, copied
 from shoal.learn.learner import Learner, OnUpdate
 from shoal.learn.replay import Replay, Transitions, bytes_per_transition, check_memory
@@ -40,6 +41,8 @@ class OffPolicyLearner(Learner):
 
     config: ReplayConfig
     replay: Replay
+    augment: Callable[[Transitions], Transitions] | None = None
+    """Function that changes sampled transitions before they are learnt from, such as by a symmetry."""
 
     def _batch_size(self) -> int:
         return self.config.batch_size
@@ -215,6 +218,8 @@ class OffPolicyLearner(Learner):
                     n_step=config.n_step,
                     correction=correction,
                 )
+                if self.augment is not None:
+                    sampled = self.augment(sampled)
                 for place, batch in enumerate(self._encoded(sampled).split(config.batch_size)):
                     self._learn_from(batch, report=place == 0)
                 count -= batches
@@ -266,6 +271,26 @@ class OffPolicyLearner(Learner):
         return means
 
     # -- saving ------------------------------------------------------------------------------------------
+
+    def start_from(self, policy: BasePolicy) -> None:
+        """Copy the weights and the normaliser of a policy of the same form. Call it before training.
+
+        Raises:
+            ArgumentError: If the policy has another form.
+        """
+        if type(policy) is not type(self.policy) or policy.arguments != self.policy.arguments:
+            raise ArgumentError(
+                f"policy: expected a {type(self.policy).__name__} with {self.policy.arguments}, got a "
+                f"{type(policy).__name__} with {policy.arguments}"
+            )
+        check_fits(policy, self.vec)
+        self.policy.load_state_dict(policy.state_dict())
+        self._actor.load_state_dict(policy.state_dict())
+        self._follow_at_once()
+
+    @abstractmethod
+    def _follow_at_once(self) -> None:
+        """Copy the weights to the target networks."""
 
     def state_dict(self, *, with_replay: bool = True) -> dict[str, Any]:
         """Return the whole state between two updates; see `Learner.state_dict`."""

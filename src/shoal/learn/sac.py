@@ -166,6 +166,9 @@ class SAC(OffPolicyLearner):
         shape = (len(rows), self.policy.actions.num_continuous)
         return torch.randn(shape, generator=self._random, device=rows.device)
 
+    def _follow_at_once(self) -> None:
+        self._target.follow(1.0)
+
     def _learning_state(self) -> dict[str, Any]:
         return {
             "target": self._target.state_dict(),

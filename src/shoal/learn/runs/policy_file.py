@@ -105,6 +105,24 @@ def load_saved(
 ) -> SavedPolicy:
     """Load the policy of a run together with the names of its env and encoder; see `load`."""
     path, remedy = _find(Path(run), best=best)
+    return _load(path, remedy, encoder)
+
+
+def load_file(path: str | os.PathLike[str]) -> SavedPolicy:
+    """Load a policy from its file, or the last one of a run from its folder.
+
+    Raises:
+        RunError: If there is no such policy, or if the file is damaged.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return load_saved(path)
+    if not path.exists():
+        raise RunError(f"{path}: expected the file of a policy or the folder of a run, but it does not exist")
+    return _load(path, "Take another file", None)
+
+
+def _load(path: Path, remedy: str, encoder: EncoderOrMaker | None) -> SavedPolicy:
     saved = read_tensor_file(path, remedy)
     with interpreting(path, remedy):
         policy_class = LEARNERS[saved["algorithm"]].policy_class

@@ -1,0 +1,329 @@
+"""Training runs by configuration files: `train_single_run`, `train_run`, `resume_run`."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from shoal.errors import ArgumentError, RunError
+from shoal.hockey.evaluation import play_bot
+from shoal.hockey.training.config import Config, make_config, read_config
+from shoal.hockey.training.curriculum import Curriculum, GameResult, first_settings
+from shoal.hockey.training.learners import LONGEST_GAME, augmentation_of, learner_config
+from shoal.hockey.training.records import Records, check_plots, name_of, new_folder
+from shoal.learn import DQN, SAC, Run, Update, resume
+from shoal.learn.off_policy import OffPolicyLearner
+from shoal.learn.runs.files import read_file, write_file
+from shoal.learn.runs.policy_file import Origin, load_file, save_policy
+
+ENV = "shoal/HockeyOne-v0"
+SETTINGS = "hockey.json"  # what `resume_run` needs beside the checkpoint
+LEARNERS: dict[str, type[OffPolicyLearner]] = {"DDDQN": DQN, "SAC": SAC}
+RECENT = 100  # games whose mean reward is reported
+SECONDS = 10.0  # from one line of progress to the next
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What was asked for, apart from the configuration file."""
+
+    run_name: str
+    eval_freq_steps: int | None
+    eval_num_games: int
+    eval_weak_opponent: bool
+
+
+def train_single_run(
+    config_path: str | os.PathLike[str],
+    base_output_dir: str | os.PathLike[str] = "results/runs",
+    run_name: str | None = None,
+    verbose: bool = True,
+    eval_freq_steps: int | None = 800_000,
+    eval_num_games: int = 200,
+    eval_weak_opponent: bool = True,
+    device: str | int | None = None,
+    checkpoint_path: str | os.PathLike[str] | None = None,
+    num_envs: int = 1,
+) -> dict[str, Any]:
+    """Train an agent by a configuration file; `train_run` with the defaults of the course's script.
+
+    See `train_run` for arguments, result and errors.
+    """
+    return train_run(
+        config_path,
+        base_output_dir,
+        run_name,
+        verbose,
+        eval_freq_steps,
+        eval_num_games,
+        eval_weak_opponent,
+        device,
+        checkpoint_path,
+        num_envs,
+    )
+
+
+def train_run(
+    config_path: str | os.PathLike[str],
+    base_output_dir: str | os.PathLike[str] = "results/runs",
+    run_name: str | None = None,
+    verbose: bool = True,
+    eval_freq_steps: int | None = None,
+    eval_num_games: int = 100,
+    eval_weak_opponent: bool = True,
+    device: str | int | None = None,
+    checkpoint_path: str | os.PathLike[str] | None = None,
+    num_envs: int = 1,
+    *,
+    seed: int = 0,
+    run_dir: str | os.PathLike[str] | None = None,
+    on_update: Callable[[Update], None] | None = None,
+    on_learner: Callable[[OffPolicyLearner], None] | None = None,
+) -> dict[str, Any]:
+    """Train an agent by a configuration file.
+
+    Args:
+        config_path: The configuration file.
+        base_output_dir: Folder in which the folder of the run is made.
+        run_name: Name of the run, in the names of its files; by default made of its settings.
+        verbose: Whether to print progress.
+        eval_freq_steps: Number of steps from one evaluation to the next; None for none.
+        eval_num_games: Number of games of an evaluation.
+        eval_weak_opponent: Whether to evaluate against the weak bot; otherwise against the strong one.
+        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or the number of a GPU; by default a GPU if there is one.
+        checkpoint_path: A saved policy to begin with, or the folder of a run that has one.
+        num_envs: Number of games that are played at once. It changes the speed, not how much is learnt
+            from a step.
+        seed: Seed of games, exploration and weights.
+        run_dir: Folder of the run; by default one named by the time, in `base_output_dir`.
+        on_update: Function to call with the progress, about once in 1000 steps.
+        on_learner: Function to call with the learner before training. Its `stop` ends training.
+
+    Returns:
+        ``run_name``, ``run_dir``, ``final_reward`` (of the last game), ``mean_reward`` (of the last 100
+        games), ``total_episodes``, ``total_steps``, ``total_gradient_steps``, ``evaluation_results`` (a dict
+        for each: step, episode, win_rate, mean_reward, std_reward, wins, losses, draws) and ``stopped``.
+        Rewards are those of the original game, without shaping.
+
+    Raises:
+        ArgumentError: If something in the file or in the arguments is wrong. It is a `ValueError`.
+        RunError: If a file of the run cannot be written.
+    """
+    config = read_config(config_path)
+    check_plots()
+    if eval_num_games < 1:
+        raise ArgumentError(f"eval_num_games: expected 1 or more, got {eval_num_games}")
+    if eval_freq_steps is not None and eval_freq_steps < 1:
+        raise ArgumentError(f"eval_freq_steps: expected 1 or more, or None, got {eval_freq_steps}")
+    settings = learner_config(config, num_envs, device_of(device), seed)
+    start = None if checkpoint_path is None else load_file(checkpoint_path).policy
+    name = name_of(config, num_envs) if run_name is None else run_name
+    if not name or Path(name).name != name:
+        raise ArgumentError(f"run_name: expected a name for files, got {name!r}")
+    asked = _Settings(name, eval_freq_steps, eval_num_games, eval_weak_opponent)
+    with ExitStack() as stack:
+        learner = LEARNERS[config.agent.type](ENV, settings, env_kwargs=_env_kwargs(config))
+        stack.enter_context(learner)
+        if start is not None:
+            learner.start_from(start)
+        folder = new_folder(Path(base_output_dir)) if run_dir is None else Path(run_dir)
+        run = stack.enter_context(Run(folder, learner, ENV))
+        source = json.dumps(config.source, indent=2).encode() + b"\n"
+        write_file(folder / SETTINGS, json.dumps({**vars(asked), "config": config.source}).encode())
+        records = stack.enter_context(closing(Records(folder, name)))
+        write_file(folder / "configs" / f"{name}.json", source)
+        return _Training(config, asked, run, records, verbose, on_update).train(on_learner)
+
+
+def resume_run(
+    run_dir: str | os.PathLike[str],
+    verbose: bool = True,
+    *,
+    on_update: Callable[[Update], None] | None = None,
+    on_learner: Callable[[OffPolicyLearner], None] | None = None,
+) -> dict[str, Any]:
+    """Go on with a run that was interrupted, from its last checkpoint; see `train_run`.
+
+    Raises:
+        RunError: If the folder has no run, or if a file of it is damaged. The run stays as it is.
+    """
+    folder, remedy = Path(run_dir), "Begin a new run"
+    if not (folder / SETTINGS).exists():
+        raise RunError(f"{folder}: expected the folder of a hockey run, but it has no {SETTINGS}")
+    try:
+        saved = json.loads(read_file(folder / SETTINGS, remedy))
+        config = make_config(saved.pop("config"))
+        asked = _Settings(**{one.name: saved[one.name] for one in fields(_Settings)})
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise RunError(f"{folder / SETTINGS}: is damaged ({error}). {remedy}") from None
+    check_plots()
+    with ExitStack() as stack:
+        run = stack.enter_context(resume(folder))
+        learner: Any = run.learner
+        records = Records(folder, asked.run_name, learner.episodes.count, learner.steps)
+        stack.enter_context(closing(records))
+        return _Training(config, asked, run, records, verbose, on_update).train(on_learner)
+
+
+def device_of(device: str | int | None) -> str:
+    """Return the name that torch has for a device.
+
+    Raises:
+        ArgumentError: If there is no such device.
+    """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device is None:
+        return "cuda" if gpus else "cpu"
+    name = f"cuda:{device}" if isinstance(device, int) and not isinstance(device, bool) else device
+    known = "'cpu', 'cuda', 'cuda:N', a number N or None"
+    if not isinstance(name, str) or not (name in ("cpu", "cuda") or _gpu_number(name) is not None):
+        raise ArgumentError(f"device: expected {known}, got {device!r}")
+    if name != "cpu" and (_gpu_number(name) or 0) >= gpus:
+        there = f"has {gpus} GPUs that torch can use" if gpus else "has no GPU that torch can use"
+        raise ArgumentError(f"device: this machine {there}, got {device!r}. Take device='cpu'")
+    return name
+
+
+def _gpu_number(name: str) -> int | None:
+    kind, colon, number = name.partition(":")
+    return int(number) if kind == "cuda" and colon and number.isdigit() else None
+
+
+def _env_kwargs(config: Config) -> dict[str, Any]:
+    limit = {}
+    if config.training.max_episode_steps < LONGEST_GAME:
+        limit = {"max_episode_steps": config.training.max_episode_steps}
+    return {**first_settings(config.phases[0]), **limit}
+
+
+class _Training:
+    """A run under way: director of its games, and writer of its records."""
+
+    def __init__(
+        self,
+        config: Config,
+        asked: _Settings,
+        run: Run,
+        records: Records,
+        verbose: bool,
+        on_update: Callable[[Update], None] | None,
+    ) -> None:
+        self._config, self._asked, self._run, self._records = config, asked, run, records
+        self._verbose, self._show = verbose, on_update
+        self._learner = cast(Any, run.learner)
+        self._learner.augment = augmentation_of(config.agent)
+        self._curriculum = Curriculum(
+            self._learner.vec,
+            config.phases,
+            config.training.reward_scale,
+            self._learner.episodes.count,
+            goes_on=run.restored is not None and run.restored.exact,
+            on_game=self._add_game,
+            on_phase=self._begin_phase,
+        )
+        self._learner.watch(self._curriculum)
+        self._rewards = records.rewards()
+        self._evaluated, self._saved = self._learner.steps, self._curriculum.games
+        self._told = time.monotonic()
+
+    def train(self, on_learner: Callable[[OffPolicyLearner], None] | None) -> dict[str, Any]:
+        learner, curriculum = self._learner, self._curriculum
+        if on_learner is not None:
+            on_learner(learner)
+        self._say(
+            f"{self._asked.run_name}: {learner.algorithm.upper()}, {curriculum.games:,} of "
+            f"{self._config.episodes:,} games played, {learner.vec.num_envs} at once, in {self._run.folder}"
+        )
+        if not curriculum.is_done:
+            learner.train(self._update)
+            self._run.save()
+        stopped = not curriculum.is_done
+        if not stopped and self._asked.eval_freq_steps and self._evaluated != learner.steps:
+            self._evaluate()
+        self._save(self._records.model())
+        self._records.draw()
+        recent = self._rewards[-RECENT:]
+        return {
+            "run_name": self._asked.run_name,
+            "run_dir": str(self._run.folder),
+            "final_reward": self._rewards[-1] if self._rewards else float("nan"),
+            "mean_reward": float(np.mean(recent)) if recent else float("nan"),
+            "total_episodes": curriculum.games,
+            "total_steps": learner.steps,
+            "total_gradient_steps": learner.updates,
+            "evaluation_results": self._records.evaluations(),
+            "stopped": stopped,
+        }
+
+    def _add_game(self, game: GameResult) -> None:
+        self._rewards.append(game.score)
+        self._records.add("rewards", game.number, game.score, self._config.phases[game.phase].name)
+        if self._curriculum.is_done:
+            self._learner.stop()
+
+    def _begin_phase(self, index: int) -> None:
+        phase = self._config.phases[index]
+        if phase.clear_buffer:
+            self._learner.replay.clear()
+        self._say(f"phase {index + 1} of {len(self._config.phases)}: {phase.name}, {phase.episodes:,} games")
+
+    def _update(self, update: Update) -> None:
+        self._run(update)
+        if "value" in update.losses:
+            self._records.add("losses", update.steps, update.losses["value"])
+        self._records.flush()
+        every = self._asked.eval_freq_steps
+        if every and update.steps // every > self._evaluated // every:
+            self._evaluate()
+        every, games = self._config.training.checkpoint_save_freq, self._curriculum.games
+        if games // every > self._saved // every:
+            self._saved = games
+            self._save(self._records.model(games))
+            self._records.write_metadata(
+                games,
+                {
+                    "episode": games,
+                    "phase_index": self._curriculum.phase,
+                    "phase_episode": self._curriculum.games_of_phase,
+                },
+            )
+        if self._show is not None:
+            self._show(update)
+        if time.monotonic() - self._told >= SECONDS:
+            self._told = time.monotonic()
+            recent = self._rewards[-RECENT:]
+            mean = f", mean reward {np.mean(recent):.2f} of the last {len(recent)}" if recent else ""
+            self._say(
+                f"{games:,} games, {update.steps:,} steps ({update.steps_per_second:,.0f} a second), "
+                f"{update.updates:,} gradient steps{mean}"
+            )
+
+    def _evaluate(self) -> None:
+        learner, self._evaluated = self._learner, self._learner.steps
+        bot = "weak" if self._asked.eval_weak_opponent else "strong"
+        found = play_bot(learner.policy, bot, self._asked.eval_num_games, seed=learner.steps)
+        self._records.add(
+            "evaluation",
+            *(learner.steps, self._curriculum.games, found.win_rate),
+            *(float(found.rewards.mean()), float(found.rewards.std())),
+            *(found.wins, found.losses, found.draws),
+        )
+        self._records.flush()
+        self._say(f"at {learner.steps:,} steps against the {bot} bot: {found}")
+
+    def _save(self, path: Path) -> None:
+        learner = self._learner
+        save_policy(path, learner.policy, Origin(ENV, learner.env_kwargs, steps=learner.steps))
+
+    def _say(self, line: str) -> None:
+        if self._verbose:
+            print(line, flush=True)
