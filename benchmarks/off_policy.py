@@ -289,7 +289,7 @@ TASKS: dict[str, tuple[str, str, int, dict[str, Any]]] = {  # learner, env, step
     "lunarlander-dqn": (
         "dqn",
         "LunarLander-v3",
-        500_000,
+        300_000,
         {
             "learning_rate": 6.3e-4,
             "batch_size": 128,

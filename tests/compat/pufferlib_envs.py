@@ -77,4 +77,4 @@ def forget():
     """Take the stand-in out of this process again."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "pufferlib"]:
         del sys.modules[name]
-    sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not face._NothingElse]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not face.FACADE]

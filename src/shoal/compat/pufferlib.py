@@ -10,11 +10,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Mapping, Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -23,7 +19,8 @@ from gymnasium import Space, spaces
 from numpy.typing import DTypeLike
 
 from shoal.compat._classic import Multiprocessing, Serial, VectorEnv
-from shoal.errors import ArgumentError, ArgumentTypeError, CallError, MissingExtra
+from shoal.compat._facade import Facade
+from shoal.errors import ArgumentError, ArgumentTypeError
 
 __all__ = ["Multiprocessing", "PufferEnv", "Serial", "VectorEnv", "make"]
 
@@ -176,59 +173,27 @@ class PufferEnv(gymnasium.Env[Any, Any]):
 
 # -- under the name of pufferlib -----------------------------------------------------------------------------
 
-
-def _facade(name: str, **contents: Any) -> ModuleType:
-    """Make a module with these contents. Any other attribute raises an error that lists them."""
-
-    def miss(attribute: str) -> Any:
-        raise AttributeError(_not_offered(f"{name}.{attribute}"))
-
-    module = ModuleType(name)
-    module.__spec__ = ModuleSpec(name, None, origin="shoal.compat", is_package=True)
-    module.__path__ = []  # makes it a package, so that imports from it reach _NothingElse
-    module.__dict__.update(contents, __all__=list(contents), __getattr__=miss)
-    return module
-
-
-def _not_offered(name: str) -> str:
-    return (
-        f"{name}: Shoal's stand-in for pufferlib has only make, PufferEnv and vectorization, and that only "
-        "Serial, Multiprocessing and VectorEnv"
-    )
-
-
-_vectorization = _facade(
-    "pufferlib.vectorization", Serial=Serial, Multiprocessing=Multiprocessing, VectorEnv=VectorEnv
+FACADE = Facade(
+    "PufferLib",
+    {
+        "pufferlib": {"make": make, "PufferEnv": PufferEnv},
+        "pufferlib.vectorization": {
+            "Serial": Serial,
+            "Multiprocessing": Multiprocessing,
+            "VectorEnv": VectorEnv,
+        },
+    },
+    "Shoal's stand-in for pufferlib has only make, PufferEnv and vectorization, and that only Serial, "
+    "Multiprocessing and VectorEnv",
+    "shoal.compat.pufferlib",
 )
-_package = _facade("pufferlib", make=make, PufferEnv=PufferEnv, vectorization=_vectorization)
-
-
-class _NothingElse:
-    """The last finder for imports: it raises a clear error for unknown modules of pufferlib."""
-
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
-        if name.startswith("pufferlib.") and is_installed():
-            raise MissingExtra(_not_offered(name))
 
 
 def is_installed() -> bool:
     """Return whether ``import pufferlib`` imports Shoal's version in this process."""
-    return sys.modules.get("pufferlib") is _package
+    return FACADE.is_installed()
 
 
 def install() -> None:
     """Install this module as ``pufferlib``: see `shoal.compat.install_as_pufferlib`."""
-    if is_installed():
-        return
-    there = sys.modules.get("pufferlib")
-    spec = importlib.util.find_spec("pufferlib") if there is None else there.__spec__
-    where = None if spec is None else spec.origin
-    if there is not None or where is not None:  # without an origin, it is only a folder of that name
-        raise CallError(
-            f"PufferLib itself is installed, in {where}, and is not replaced. Uninstall it, or import what "
-            "you need from shoal.compat.pufferlib"
-        )
-    sys.modules.update({"pufferlib": _package, "pufferlib.vectorization": _vectorization})
-    if _NothingElse not in sys.meta_path:
-        sys.meta_path.append(_NothingElse)
+    FACADE.install()

@@ -77,6 +77,7 @@ def play_bot(
     seed: int = 0,
     deterministic: bool = True,
     mode: Any = "NORMAL",
+    max_steps: int | None = None,
 ) -> Score:
     """Play games against a bot, all at once. Half of them are played on each side.
 
@@ -90,6 +91,7 @@ def play_bot(
         seed: Seed of games and actions.
         deterministic: Whether to take the likeliest actions instead of drawing.
         mode: A `Mode`, its name or number. In the training modes all games are played on the left.
+        max_steps: Number of steps after which a game is cut off, if that is before its end.
 
     Raises:
         ArgumentError: If an argument is not as described.
@@ -114,6 +116,8 @@ def play_bot(
     left[: games % envs] += 1
     both = {"side": np.arange(envs) % 2, "start": np.arange(envs) // 2 % 2}
     chosen = {**settings(mode=mode_of(mode), opponent=opponent), **both}
+    if max_steps is not None:
+        chosen["max_episode_steps"] = max_steps
     random = torch.Generator(policy.device).manual_seed(seed)
     winners: list[int] = []
     rewards: list[float] = []

@@ -202,6 +202,16 @@ class OffPolicyLearner(Learner):
 
     # -- learning ----------------------------------------------------------------------------------------
 
+    def learn(self, count: int = 1) -> dict[str, float]:
+        """Do gradient steps from what is in the replay, for loops of one's own; return the figures' means.
+
+        Raises:
+            ArgumentError: If the replay has no transition.
+            Diverged: If a figure is NaN or inf.
+        """
+        self._learn(count, self.steps)
+        return self._mean_figures()
+
     def _learn(self, count: int, steps: int) -> None:
         """Do some gradient steps, after a number of transitions."""
         config = self.config

@@ -83,6 +83,16 @@ _CARTPOLE_DQN: dict[str, Any] = {
 _DQN: dict[str, dict[str, Any]] = {
     "CartPole-v1": _CARTPOLE_DQN,
     "shoal/CartPole-v1": _CARTPOLE_DQN,
+    "LunarLander-v3": {
+        "total_steps": 300_000,
+        "num_envs": 16,
+        "batch_size": 128,
+        "learning_rate": 5e-4,
+        "warmup_steps": 5000,
+        "updates_per_step": 0.25,
+        "n_step": 3,
+        "exploration": 0.2,
+    },
     "atari-*": {  # CleanRL's settings, with two heads
         "total_steps": 10_000_000,
         "hidden": (),
@@ -102,6 +112,17 @@ _PENDULUM_SAC: dict[str, Any] = {"total_steps": 20_000, "num_envs": 4, "learning
 _SAC: dict[str, dict[str, Any]] = {
     "Pendulum-v1": _PENDULUM_SAC,
     "shoal/Pendulum-v1": _PENDULUM_SAC,
+    # White noise never reaches the goal, and the weight of the entropy must not follow the first rewards.
+    "MountainCarContinuous-v0": {
+        "total_steps": 50_000,
+        "hidden": (64, 64),
+        "gamma": 0.999,
+        "temperature": 0.1,
+        "target_rate": 0.01,
+        "noise": "pink",
+        "noise_steps": 999,
+        "normalize_observations": False,
+    },
 }
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {"ppo": _PPO, "dqn": _DQN, "sac": _SAC}
