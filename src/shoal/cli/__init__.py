@@ -122,7 +122,7 @@ class _Demo:
 
 @dataclass
 class _Hockey:
-    """Watch hockey games, or play in the browser: `shoal hockey --help` says how."""
+    """Train hockey agents, watch games, or play in the browser: `shoal hockey --help` says how."""
 
 
 def _train(args: list[str]) -> int:
@@ -182,12 +182,13 @@ def _hockey(args: list[str]) -> int:
 
     from shoal.cli._numbers import WHOLE_NUMBERS
     from shoal.cli.hockey import Play, Watch
+    from shoal.cli.hockey_train import EvalHockey, TrainHockey
 
-    commands: dict[str, Any] = {"watch": Watch, "play": Play}
+    commands: dict[str, Any] = {"train": TrainHockey, "eval": EvalHockey, "watch": Watch, "play": Play}
     command = tyro.extras.subcommand_cli_from_dict(
         commands,
         prog="shoal hockey",
-        description="Watch hockey games, or play in the browser.",
+        description="Train hockey agents, measure them, watch games, or play in the browser.",
         args=args or ["--help"],
         registry=WHOLE_NUMBERS,
     )

@@ -86,21 +86,22 @@ class Trained:
 
 
 def load_policy(run: str) -> Any:
-    """Load the policy of a run and check that it can play hockey.
+    """Load the policy of a run, or one from its file, and check that it can play hockey.
 
     Raises:
-        ArgumentError: If there is no such run, or if it was trained on another env.
+        ArgumentError: If there is no such run or file, or if it was trained on another env.
         MissingExtra: If torch is not installed.
     """
-    if not Path(run).is_dir():
+    if not Path(run).exists():
         raise ArgumentError(
-            f"expected {', '.join(BOTS)} or the folder of a run, got {run!r}, which is none of these"
+            f"expected {', '.join(BOTS)}, the folder of a run or the file of a policy, got {run!r}, which is "
+            "none of these"
         )
     try:
-        from shoal.learn.runs.policy_file import load_saved
+        from shoal.learn.runs.policy_file import load_file
     except ImportError as error:  # torch
         raise MissingExtra(str(error)) from error
-    saved = load_saved(run)
+    saved = load_file(run)
     seen, acted = saved.policy.layout.space, saved.policy.actions.space
     fits = (
         isinstance(seen, Box)
@@ -121,7 +122,7 @@ def make_player(name: str, seed: int | None = None) -> Player:
     """Make a player.
 
     Args:
-        name: ``"none"``, ``"weak"``, ``"strong"``, or the folder of a run.
+        name: ``"none"``, ``"weak"``, ``"strong"``, the folder of a run, or the file of a policy.
         seed: Seed of a bot.
 
     Raises:
@@ -137,4 +138,4 @@ def make_player(name: str, seed: int | None = None) -> Player:
         return Nobody()
     if name in BOTS:
         return Bot(name == "weak", seed)
-    return Trained(Path(name).resolve().name, load_policy(name))
+    return Trained(Path(name).resolve().stem, load_policy(name))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -232,7 +233,8 @@ class _Training:
         )
         self._learner.watch(self._curriculum)
         self._rewards = records.rewards()
-        self._evaluated, self._saved = self._learner.steps, self._curriculum.games
+        self._evaluated = self._learner.steps
+        self._win_rate = math.nan  # of the last evaluation
         self._told = time.monotonic()
 
     def train(self, on_learner: Callable[[OffPolicyLearner], None] | None) -> dict[str, Any]:
@@ -240,7 +242,7 @@ class _Training:
         if on_learner is not None:
             on_learner(learner)
         self._say(
-            f"{self._asked.run_name}: {learner.algorithm.upper()}, {curriculum.games:,} of "
+            f"{self._asked.run_name}: {self._config.agent.type}, {curriculum.games:,} of "
             f"{self._config.episodes:,} games played, {learner.vec.num_envs} at once, in {self._run.folder}"
         )
         if not curriculum.is_done:
@@ -267,8 +269,16 @@ class _Training:
     def _add_game(self, game: GameResult) -> None:
         self._rewards.append(game.score)
         self._records.add("rewards", game.number, game.score, self._config.phases[game.phase].name)
+        if game.number % self._config.training.checkpoint_save_freq == 0:
+            self._save_model(game.number)
         if self._curriculum.is_done:
             self._learner.stop()
+
+    def _save_model(self, games: int) -> None:
+        """Save the policy after a number of games, with what it belongs to."""
+        self._save(self._records.model(games))
+        place = {"phase_index": self._curriculum.phase, "phase_episode": self._curriculum.games_of_phase}
+        self._records.write_metadata(games, {"episode": games, **place})
 
     def _begin_phase(self, index: int) -> None:
         phase = self._config.phases[index]
@@ -284,28 +294,28 @@ class _Training:
         every = self._asked.eval_freq_steps
         if every and update.steps // every > self._evaluated // every:
             self._evaluate()
-        every, games = self._config.training.checkpoint_save_freq, self._curriculum.games
-        if games // every > self._saved // every:
-            self._saved = games
-            self._save(self._records.model(games))
-            self._records.write_metadata(
-                games,
-                {
-                    "episode": games,
-                    "phase_index": self._curriculum.phase,
-                    "phase_episode": self._curriculum.games_of_phase,
-                },
-            )
+        recent = self._rewards[-RECENT:]
         if self._show is not None:
-            self._show(update)
-        if time.monotonic() - self._told >= SECONDS:
+            self._show(
+                replace(
+                    update,
+                    total_steps=max(update.steps, self._expected_steps()),
+                    mean_return=float(np.mean(recent)) if recent else math.nan,
+                    evaluation=self._win_rate,
+                )
+            )
+        elif time.monotonic() - self._told >= SECONDS:
             self._told = time.monotonic()
-            recent = self._rewards[-RECENT:]
             mean = f", mean reward {np.mean(recent):.2f} of the last {len(recent)}" if recent else ""
             self._say(
-                f"{games:,} games, {update.steps:,} steps ({update.steps_per_second:,.0f} a second), "
+                f"{self._curriculum.games:,} games, {update.steps:,} steps ({update.steps_per_second:,.0f} a second), "
                 f"{update.updates:,} gradient steps{mean}"
             )
+
+    def _expected_steps(self) -> int:
+        """Return about how many steps all games will take."""
+        games = max(1, self._curriculum.games)
+        return round(self._learner.steps * self._config.episodes / games)
 
     def _evaluate(self) -> None:
         learner, self._evaluated = self._learner, self._learner.steps
@@ -318,6 +328,7 @@ class _Training:
             *(found.wins, found.losses, found.draws),
         )
         self._records.flush()
+        self._win_rate = found.win_rate
         self._say(f"at {learner.steps:,} steps against the {bot} bot: {found}")
 
     def _save(self, path: Path) -> None:
