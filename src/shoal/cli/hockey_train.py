@@ -124,9 +124,8 @@ class EvalHockey:
         found = {bot: play_bot(policy, bot, self.games, seed=self.seed) for bot in ("weak", "strong")}
         if self.json:
             names = ("games", "wins", "draws", "losses", "win_rate", "interval")
-            print(
-                json.dumps({bot: {name: getattr(one, name) for name in names} for bot, one in found.items()})
-            )
+            results = {bot: {name: getattr(one, name) for name in names} for bot, one in found.items()}
+            print(json.dumps(results))
             return 0
         for bot, score in found.items():
             print(f"{bot:7} {score}")

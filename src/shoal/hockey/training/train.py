@@ -308,14 +308,14 @@ class _Training:
             self._told = time.monotonic()
             mean = f", mean reward {np.mean(recent):.2f} of the last {len(recent)}" if recent else ""
             self._say(
-                f"{self._curriculum.games:,} games, {update.steps:,} steps ({update.steps_per_second:,.0f} a second), "
-                f"{update.updates:,} gradient steps{mean}"
+                f"{self._curriculum.games:,} games, {update.steps:,} steps "
+                f"({update.steps_per_second:,.0f} a second), {update.updates:,} gradient steps{mean}"
             )
 
     def _expected_steps(self) -> int:
         """Return about how many steps all games will take."""
         games = max(1, self._curriculum.games)
-        return round(self._learner.steps * self._config.episodes / games)
+        return int(self._learner.steps * self._config.episodes / games)
 
     def _evaluate(self) -> None:
         learner, self._evaluated = self._learner, self._learner.steps
