@@ -103,7 +103,7 @@ $(VENV)/.ready-cli: $(VENV)/.created $(SETUP_FILES)
 $(VENV)/.ready-dev: $(VENV)/.created $(SETUP_FILES)
 	@echo "Setting up $(VENV) for development (first time: about 2 minutes)"
 	$(call install,1/3 build tools,$(BUILD_TOOLS))
-	$(call install,2/3 Shoal and its packages,-e ".[dev$(,)cli$(,)atari$(,)box2d$(,)hockey$(,)learn$(,)minigrid$(,)mujoco$(,)native$(,)pettingzoo$(,)sb3$(,)video]")
+	$(call install,2/3 Shoal and its packages,-e ".[dev$(,)cli$(,)atari$(,)box2d$(,)hockey$(,)league$(,)learn$(,)minigrid$(,)mujoco$(,)native$(,)pettingzoo$(,)sb3$(,)video]")
 	$(call install,3/3 NetHack,--no-deps nle minihack)
 	@touch $(VENV)/.ready-cli $@
 

@@ -182,9 +182,15 @@ def _hockey(args: list[str]) -> int:
 
     from shoal.cli._numbers import WHOLE_NUMBERS
     from shoal.cli.hockey import Play, Watch
-    from shoal.cli.hockey_train import EvalHockey, TrainHockey
+    from shoal.cli.hockey_train import EvalHockey, League, TrainHockey
 
-    commands: dict[str, Any] = {"train": TrainHockey, "eval": EvalHockey, "watch": Watch, "play": Play}
+    commands: dict[str, Any] = {
+        "train": TrainHockey,
+        "eval": EvalHockey,
+        "league": League,
+        "watch": Watch,
+        "play": Play,
+    }
     command = tyro.extras.subcommand_cli_from_dict(
         commands,
         prog="shoal hockey",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
@@ -95,6 +96,44 @@ def _say(found: dict[str, Any]) -> int:
         return 130
     print(f"to evaluate it: {invocation()} hockey eval {found['run_dir']}")
     return 0
+
+
+@dataclass(frozen=True)
+class League:
+    """Show the league of a run with self-play: its members and their ratings, the best one first.
+
+    The rating is the mean minus three deviations: what the member's skill exceeds almost surely.
+
+    Example: shoal hockey league results/runs/2026-01-01_12-00-00
+    """
+
+    run_dir: Annotated[str, Positional, arg(metavar="RUN")]
+    """The folder of the run, or of an archive."""
+
+    def run(self) -> int:
+        """Print the table and return the exit code."""
+        from rich.console import Console
+        from rich.table import Table
+
+        try:
+            from shoal.learn.league.archive import LEARNER, REGISTRY, Archive
+        except ImportError as error:  # torch
+            raise MissingExtra(str(error)) from error
+        folder = Path(self.run_dir)
+        folder = folder / "archive" if (folder / "archive").is_dir() else folder
+        if not (folder / REGISTRY).exists():
+            raise ArgumentError(
+                f"{self.run_dir}: has no league. A run has one if an opponent of its phases is archive"
+            )
+        table = Table(box=None)
+        for name in ("member", "rating", "mean", "deviation", "games", "learner's result", "steps"):
+            table.add_column(name, justify="left" if name == "member" else "right")
+        for one in Archive(folder).table():
+            result = "" if one.id == LEARNER else f"{one.beaten:.2f}"
+            figures = f"{one.rating:.1f}", f"{one.mu:.1f}", f"{one.sigma:.1f}", f"{one.games:,}", result
+            table.add_row(one.id, *figures, f"{one.steps:,}" if one.has_policy else "")
+        Console().print(table)
+        return 0
 
 
 @dataclass(frozen=True)

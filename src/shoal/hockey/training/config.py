@@ -6,7 +6,7 @@ import difflib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,11 @@ from shoal.hockey.settings import Mode, mode_of
 BOTS = {"none": "none", "basic_weak": "weak", "basic_strong": "strong"}
 """Opponents that the engine plays itself, and their names there."""
 
+RIVALS = ("self_play", "archive", "run_checkpoints")
+"""Opponents that policies play."""
+
+MIXTURE = "weighted_mixture"
+WAYS = ("pfsp", "random", "baseline", "skill", "latest")
 AGENTS = ("DDDQN", "SAC")
 NOISES = {"normal": "white", "white": "white", "pink": "pink", "red": "red"}
 
@@ -48,6 +53,23 @@ class Shaping:
 
 
 @dataclass(frozen=True)
+class Rival:
+    """An opponent that a policy plays."""
+
+    kind: str
+    """"self_play": a checkpoint, or else the policy as it is now. "archive": a member of the league.
+    "run_checkpoints": any policy that the run has saved."""
+    weight: float = 1.0
+    checkpoint: str | None = None
+    """"latest" for the last policy that the run has saved; the path of a file or run; None."""
+    deterministic: bool = True
+    """Whether it takes its likeliest actions."""
+    distribution: Mapping[str, float] = field(default_factory=dict)
+    """Weights of the ways to choose a member of the league; see `shoal.learn.league.Matchmaking`."""
+    skill_range: float = 50.0
+
+
+@dataclass(frozen=True)
 class Phase:
     """A part of a curriculum."""
 
@@ -58,6 +80,8 @@ class Phase:
     """Weight of each mode; every game draws its own."""
     opponents: Mapping[str, float]
     """Weight of each of the engine's opponents; every game draws its own."""
+    rivals: tuple[Rival, ...] = ()
+    """Opponents that policies play, with weights relative to those of the engine's."""
     shaping: Shaping | None = None
     """Additional rewards."""
     clear_buffer: bool = True
@@ -101,6 +125,16 @@ class Config:
     batch_size: int = 256
     source: Mapping[str, Any] = field(default_factory=dict)
     """The file as it was read."""
+
+    @property
+    def has_rivals(self) -> bool:
+        """Whether policies play opponents in any phase."""
+        return any(phase.rivals for phase in self.phases)
+
+    @property
+    def has_league(self) -> bool:
+        """Whether any phase needs an archive."""
+        return any(rival.kind == "archive" for phase in self.phases for rival in phase.rivals)
 
     @property
     def episodes(self) -> int:
@@ -293,13 +327,13 @@ def _read_phase(part: _Part) -> Phase:
     if not environment.flag("keep_mode", True):
         environment.problem("keep_mode", "expected true: agents see and act as in games with keep mode")
     environment.end()
-    opponents = _read_opponent(part.part("opponent"))
+    opponents, rivals = _read_opponents(part.part("opponent"))
     shaping = None
     if part.has("reward_shaping"):
         shaping = _read_shaping(part.part("reward_shaping"))
     clears = part.flag("clear_buffer", True)
     part.end()
-    return Phase(name, episodes, modes, opponents, shaping, clears)
+    return Phase(name, episodes, modes, opponents, rivals, shaping, clears)
 
 
 def _read_modes(part: _Part) -> dict[Mode, float]:
@@ -332,32 +366,64 @@ def _parts(part: _Part, name: str) -> list[_Part]:
     return [_Part(part._problems, part.path(f"{name}[{place}]"), each) for place, each in enumerate(listed)]
 
 
-def _read_opponent(part: _Part) -> dict[str, float]:
-    kind = part.take("type", _kinds(), lambda value: value in (*BOTS, "weighted_mixture"))
-    weight = part.number("weight", 1.0)
-    part.flag("deterministic", True)  # bots have no other way to play
+def _read_opponents(part: _Part) -> tuple[dict[str, float], tuple[Rival, ...]]:
+    """Return the weights of the engine's opponents, and the opponents that policies play."""
     opponents: dict[str, float] = {}
-    if kind in BOTS:
-        opponents = {BOTS[kind]: 1.0}
-    elif kind == "weighted_mixture":
+    rivals: list[Rival] = []
+    if part.take("type", _kinds(), lambda value: value in (*BOTS, *RIVALS, MIXTURE)) == MIXTURE:
+        part.number("weight", 1.0)  # of a single opponent, it means nothing
+        part.flag("deterministic", True)
         for each in _parts(part, "opponents"):
-            kind, weight = (
-                each.take("type", _kinds(), lambda value: value in BOTS),
-                each.number("weight", 1.0),
-            )
-            each.flag("deterministic", True)
-            each.end()
-            if kind is not None:
-                opponents[BOTS[kind]] = opponents.get(BOTS[kind], 0.0) + weight
-        total = sum(opponents.values())
-        if opponents and abs(total - 1) > 0.01:
+            _read_opponent(each, opponents, rivals)
+        total = sum(opponents.values()) + sum(rival.weight for rival in rivals)
+        if (opponents or rivals) and abs(total - 1) > 0.01:
             part.problem("opponents", f"expected weights that sum up to 1, got {total:g}")
+        part.end()
+    else:
+        _read_opponent(part, opponents, rivals)
+        opponents = dict.fromkeys(opponents, 1.0)
+        rivals = [replace(rival, weight=1.0) for rival in rivals]
+    return opponents, tuple(rivals)
+
+
+def _read_opponent(part: _Part, opponents: dict[str, float], rivals: list[Rival]) -> None:
+    kind = part.take("type", _kinds(), lambda value: value in (*BOTS, *RIVALS, MIXTURE))
+    if kind == MIXTURE:
+        part.problem("type", "expected a single opponent inside a mixture")
+    weight, deterministic = part.number("weight", 1.0), part.flag("deterministic", True)
+    if kind in BOTS:
+        opponents[BOTS[kind]] = opponents.get(BOTS[kind], 0.0) + weight
+        part.take("checkpoint", "null", lambda value: value is None, None)  # bots have none
+    elif kind in RIVALS:
+        checkpoint, distribution, skill_range = None, {}, 50.0
+        if kind == "self_play":
+            checkpoint = part.take("checkpoint", 'null, "latest" or a path', _is_checkpoint, None)
+            if checkpoint not in (None, "latest") and not Path(checkpoint).exists():
+                part.problem("checkpoint", f"there is no file {checkpoint}")
+        if kind == "archive":
+            distribution = _read_distribution(part)
+            skill_range = part.number("skill_range", 50.0)
+        rivals.append(Rival(kind, weight, checkpoint, deterministic, distribution, skill_range))
     part.end()
-    return opponents
+
+
+def _read_distribution(part: _Part) -> dict[str, float]:
+    if not part.has("distribution"):
+        return {}
+    ways = part.part("distribution")
+    found = {name: ways.number(name, 0.0) for name in WAYS}
+    ways.end()
+    if not any(found.values()):
+        part.problem("distribution", "expected at least one weight above 0")
+    return found
+
+
+def _is_checkpoint(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and bool(value))
 
 
 def _kinds() -> str:
-    return f"one of {', '.join(BOTS)} or weighted_mixture"
+    return f"one of {', '.join((*BOTS, *RIVALS))} or {MIXTURE}"
 
 
 def _read_shaping(part: _Part) -> Shaping:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.batch import Batch
-from shoal.hockey.settings import change, settings
+from shoal.hockey.settings import change
 from shoal.hockey.training.config import Phase
 from shoal.vector.vec import VectorEnv
 
@@ -48,6 +48,8 @@ class Curriculum:
         reward_scale: Factor of all rewards.
         games: Number of games that have ended before, if the run was resumed.
         goes_on: Whether the games under way go on with the rewards that they have.
+        begin_phase: Function that sets the opponents of the games of a phase; by default they are bots, which
+            the engine plays.
         on_game: Function to call with each game that has ended.
         on_phase: Function to call with the index of a phase when it begins, but not for the first one.
 
@@ -63,11 +65,12 @@ class Curriculum:
         games: int = 0,
         *,
         goes_on: bool = False,
+        begin_phase: Callable[[Phase], None] | None = None,
         on_game: Callable[[GameResult], None],
         on_phase: Callable[[int], None],
     ) -> None:
         self._vec, self._phases, self._scale = vec, phases, reward_scale
-        self._on_game, self._on_phase = on_game, on_phase
+        self._on_game, self._on_phase, self._begin = on_game, on_phase, begin_phase
         self.games = games
         self._ends = np.cumsum([phase.episodes for phase in phases])
         self._weights = {
@@ -123,7 +126,11 @@ class Curriculum:
     def _set_games(self, index: int) -> None:
         """Set modes and opponents of the games that begin from now on."""
         phase = self._phases[index]
-        change(self._vec, mode=phase.modes, opponent=phase.opponents)
+        change(self._vec, mode=phase.modes)
+        if self._begin is None:
+            change(self._vec, opponent=phase.opponents)
+        else:
+            self._begin(phase)
 
     def _set_rewards(self, envs: NDArray[Any]) -> None:
         """Set the rewards of the next game of some envs."""
@@ -142,8 +149,3 @@ class Curriculum:
                 changed[name] = self._weights[name]
         if changed:
             change(self._vec, **changed)
-
-
-def first_settings(phase: Phase) -> dict[str, Any]:
-    """Return the parameters that envs are made with."""
-    return settings(mode=phase.modes, opponent=phase.opponents)

@@ -17,11 +17,13 @@ import torch
 
 from shoal.errors import ArgumentError, RunError
 from shoal.hockey.evaluation import play_bot
-from shoal.hockey.training.config import Config, make_config, read_config
-from shoal.hockey.training.curriculum import Curriculum, GameResult, first_settings
+from shoal.hockey.training.config import Config, Phase, make_config, read_config
+from shoal.hockey.training.curriculum import Curriculum, GameResult
 from shoal.hockey.training.learners import LONGEST_GAME, augmentation_of, learner_config
 from shoal.hockey.training.records import Records, check_plots, name_of, new_folder
+from shoal.hockey.training.rivals import Rivals
 from shoal.learn import DQN, SAC, Run, Update, resume
+from shoal.learn.league import Archive
 from shoal.learn.off_policy import OffPolicyLearner
 from shoal.learn.runs.files import read_file, write_file
 from shoal.learn.runs.policy_file import Origin, load_file, save_policy
@@ -132,17 +134,20 @@ def train_run(
         raise ArgumentError(f"run_name: expected a name for files, got {name!r}")
     asked = _Settings(name, eval_freq_steps, eval_num_games, eval_weak_opponent)
     with ExitStack() as stack:
-        learner = LEARNERS[config.agent.type](ENV, settings, env_kwargs=_env_kwargs(config))
+        folder = new_folder(Path(base_output_dir)) if run_dir is None else Path(run_dir)
+        rivals = _rivals(config, folder, num_envs, seed, stack)
+        vec, kwargs = (ENV, _env_kwargs(config)) if rivals is None else (rivals.vec, None)
+        learner = LEARNERS[config.agent.type](vec, settings, env_kwargs=kwargs)
         stack.enter_context(learner)
         if start is not None:
             learner.start_from(start)
-        folder = new_folder(Path(base_output_dir)) if run_dir is None else Path(run_dir)
         run = stack.enter_context(Run(folder, learner, ENV))
         source = json.dumps(config.source, indent=2).encode() + b"\n"
-        write_file(folder / SETTINGS, json.dumps({**vars(asked), "config": config.source}).encode())
+        saved = {**vars(asked), "num_envs": num_envs, "seed": seed, "config": config.source}
+        write_file(folder / SETTINGS, json.dumps(saved).encode())
         records = stack.enter_context(closing(Records(folder, name)))
         write_file(folder / "configs" / f"{name}.json", source)
-        return _Training(config, asked, run, records, verbose, on_update).train(on_learner)
+        return _Training(config, asked, run, records, rivals, verbose, on_update).train(on_learner)
 
 
 def resume_run(
@@ -168,11 +173,22 @@ def resume_run(
         raise RunError(f"{folder / SETTINGS}: is damaged ({error}). {remedy}") from None
     check_plots()
     with ExitStack() as stack:
-        run = stack.enter_context(resume(folder))
+        rivals = _rivals(config, folder, int(saved["num_envs"]), int(saved["seed"]) + 1, stack)
+        run = stack.enter_context(resume(folder, vec=None if rivals is None else rivals.vec))
         learner: Any = run.learner
         records = Records(folder, asked.run_name, learner.episodes.count, learner.steps)
         stack.enter_context(closing(records))
-        return _Training(config, asked, run, records, verbose, on_update).train(on_learner)
+        return _Training(config, asked, run, records, rivals, verbose, on_update).train(on_learner)
+
+
+def _rivals(config: Config, folder: Path, num_envs: int, seed: int, stack: ExitStack) -> Rivals | None:
+    """Make what chooses and plays opponents, if policies play any; `stack` closes it."""
+    if not config.has_rivals:
+        return None
+    archive = Archive(folder / "archive") if config.has_league else None
+    rivals = Rivals(num_envs, _env_kwargs(config), folder / "models", archive, seed)
+    stack.callback(rivals.vec.close)
+    return rivals
 
 
 def device_of(device: str | int | None) -> str:
@@ -200,10 +216,8 @@ def _gpu_number(name: str) -> int | None:
 
 
 def _env_kwargs(config: Config) -> dict[str, Any]:
-    limit = {}
-    if config.training.max_episode_steps < LONGEST_GAME:
-        limit = {"max_episode_steps": config.training.max_episode_steps}
-    return {**first_settings(config.phases[0]), **limit}
+    limit = config.training.max_episode_steps
+    return {"max_episode_steps": limit} if limit < LONGEST_GAME else {}
 
 
 class _Training:
@@ -215,11 +229,13 @@ class _Training:
         asked: _Settings,
         run: Run,
         records: Records,
+        rivals: Rivals | None,
         verbose: bool,
         on_update: Callable[[Update], None] | None,
     ) -> None:
         self._config, self._asked, self._run, self._records = config, asked, run, records
-        self._verbose, self._show = verbose, on_update
+        self._verbose, self._show, self._rivals = verbose, on_update, rivals
+        self._archive = None if rivals is None else rivals.archive
         self._learner = cast(Any, run.learner)
         self._learner.augment = augmentation_of(config.agent)
         self._curriculum = Curriculum(
@@ -228,6 +244,7 @@ class _Training:
             config.training.reward_scale,
             self._learner.episodes.count,
             goes_on=run.restored is not None and run.restored.exact,
+            begin_phase=None if rivals is None else self._choose_rivals,
             on_game=self._add_game,
             on_phase=self._begin_phase,
         )
@@ -252,6 +269,8 @@ class _Training:
         if not stopped and self._asked.eval_freq_steps and self._evaluated != learner.steps:
             self._evaluate()
         self._save(self._records.model())
+        if self._archive is not None:
+            self._archive.save()
         self._records.draw()
         recent = self._rewards[-RECENT:]
         return {
@@ -266,6 +285,10 @@ class _Training:
             "stopped": stopped,
         }
 
+    def _choose_rivals(self, phase: Phase) -> None:
+        assert self._rivals is not None
+        self._rivals.begin(phase, lambda: self._learner.policy)
+
     def _add_game(self, game: GameResult) -> None:
         self._rewards.append(game.score)
         self._records.add("rewards", game.number, game.score, self._config.phases[game.phase].name)
@@ -279,6 +302,9 @@ class _Training:
         self._save(self._records.model(games))
         place = {"phase_index": self._curriculum.phase, "phase_episode": self._curriculum.games_of_phase}
         self._records.write_metadata(games, {"episode": games, **place})
+        archive, member = self._archive, f"games-{games:06d}"
+        if archive is not None and member not in archive.members:  # it may be there from before a resume
+            archive.add(self._learner.policy, self._learner.steps, member)
 
     def _begin_phase(self, index: int) -> None:
         phase = self._config.phases[index]

@@ -119,7 +119,7 @@ _SAC: dict[str, dict[str, Any]] = {
         "gamma": 0.999,
         "temperature": 0.1,
         "target_rate": 0.01,
-        "noise": "pink",
+        "noise": "red",
         "noise_steps": 999,
         "normalize_observations": False,
     },

@@ -25,6 +25,7 @@ from shoal.learn.runs.replay_files import read_replay
 from shoal.learn.runs.run import CHECKPOINT, About, Restored, Run, check_name
 from shoal.learn.runs.tensor_file import interpreting, read_tensor_file, require
 from shoal.registry import names_code
+from shoal.vector.vec import VectorEnv
 
 OPTIONS = {one.name for one in fields(RunOptions)}
 
@@ -41,6 +42,7 @@ def resume(
     env: str | None = None,
     encoder: EncoderOrMaker | None = None,
     fresh_episodes: bool = False,
+    vec: VectorEnv | None = None,
     **changes: Any,
 ) -> Run:
     """Go on with a run from its last checkpoint.
@@ -55,6 +57,8 @@ def resume(
         encoder: Module like the one that the policy was trained with, or its class, if it was not the default
             encoder.
         fresh_episodes: Whether to begin new episodes instead of reading the snapshot of the envs.
+        vec: Vec to go on with, if the learner was given one; it must be like that one. By default the vec is
+            made by the name of the run's env.
         **changes: Settings to change, such as ``total_steps=1_000_000`` or ``eval_every=50_000``: fields of
             `RunOptions`, and those that the config's `CHANGEABLE` lists. The result then differs from that
             of a run that had them from the start.
@@ -84,7 +88,7 @@ def resume(
     _checkpoint_in(folder)
     lock = Lock(folder)
     try:
-        return _resume(folder, lock, env, encoder, fresh_episodes, changes)
+        return _resume(folder, lock, env, encoder, fresh_episodes, vec, changes)
     except BaseException:
         lock.release()
         raise
@@ -116,6 +120,7 @@ def _resume(
     env: str | None,
     encoder: EncoderOrMaker | None,
     fresh_episodes: bool,
+    vec: VectorEnv | None,
     changes: dict[str, Any],
 ) -> Run:
     path = folder / CHECKPOINT
@@ -152,7 +157,10 @@ def _resume(
     if replay is not None:
         state["replay"] = read_replay(folder, replay, path, WITHOUT_CHECKPOINT)
     state["envs"] = None if fresh_episodes or snapshot is None else _read_envs(folder, snapshot)
-    learner = learner_class(about.env, config, env_kwargs=about.env_kwargs, encoder=encoder)
+    if vec is None:
+        learner = learner_class(about.env, config, env_kwargs=about.env_kwargs, encoder=encoder)
+    else:
+        learner = learner_class(vec, config, encoder=encoder)
     try:
         threads = learner.threads
         exact = _load_state(learner, state, path, own_encoder=own_encoder)
