@@ -1,6 +1,7 @@
 """Every test leaves the process as it found it: no shared memory, child, thread or file descriptor more."""
 
 import gc
+import io
 import os
 import threading
 import time
@@ -73,6 +74,16 @@ def _libraries_that_hold_on() -> None:
 
         for method in ("forkserver", "spawn"):
             open_channel(method, lambda *_: None).close()
+
+
+@pytest.fixture(scope="session")
+def fonts() -> None:
+    """Let matplotlib open its fonts, which it keeps, before a test that draws is blamed."""
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    figure.subplots().set(title="-")
+    figure.savefig(io.BytesIO())
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_code_blocks_run(page):
+def test_code_blocks_run(page, fonts):
     text = page.read_text()
     if _core.NAME != "native" and re.search(r"Multiprocessing\(|NativeEnv|as_vec_env|PPO\(|DQN\(", text):
         pytest.skip("the page needs the compiled core")
