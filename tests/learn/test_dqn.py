@@ -248,8 +248,8 @@ def test_dqn_chooses_among_continuous_actions(tmp_path):
 @pytest.mark.parametrize(
     ("table", "space", "match"),
     [
-        ([[0, 0], [0, 3]], Box(-2, 2, (2,)), "within the bounds.* in line 1"),
-        ([[0, 0], [0]], Box(-2, 2, (2,)), r"expected 2 numbers in each line.*\(0.0,\) in line 1"),
+        ([[0, 0], [0, 3]], Box(-2, 2, (2,)), "within the bounds.* in line 2"),
+        ([[0, 0], [0]], Box(-2, 2, (2,)), r"expected 2 numbers in each line.*\(0.0,\) in line 2"),
         ([[0]], Discrete(2), "only for a Box of floats; the action space is Discrete"),
         ("ab", Discrete(2), "expected lines of numbers, got 'ab'"),
     ],

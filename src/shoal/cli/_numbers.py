@@ -46,7 +46,7 @@ def table(text: str) -> tuple[tuple[float, ...], ...]:
     """
     with suppress(ValueError, TypeError):
         return tuple(tuple(map(float, line)) for line in json.loads(text))
-    raise ValueError(f"expected JSON, such as [[-1, 0], [1, 0]], got {text!r}")
+    raise ValueError(f"expected a JSON list of lists of numbers, such as [[-1, 0], [1, 0]], got {text!r}")
 
 
 @WHOLE_NUMBERS.primitive_rule

@@ -127,8 +127,9 @@ class Train:
             Run(folder, learner, env, kwargs, self.options, encoder=absolute(self.encoder))
         )
         name, settings = preset_for(env, algorithm)
-        if name:
-            print(f"preset: {name}: {', '.join(f'{key} {value}' for key, value in settings.items())}")
+        held = {key: value for key, value in settings.items() if getattr(self.config, key) == value}
+        if held:
+            print(f"preset: {name}: {', '.join(f'{key} {value}' for key, value in held.items())}")
         return run
 
     def _resumed(self, asked: set[str]) -> Run:

@@ -67,7 +67,8 @@ class Actions:
         else:
             raise ArgumentTypeError(
                 f"no distribution over {space}: expected Discrete, MultiDiscrete, MultiBinary or a Box of "
-                "floats. Make the vec with flat=True, which gives any other action space one of these forms"
+                "floats. For whole numbers take Discrete or MultiDiscrete. A vec with flat=True gives Dict "
+                "and Tuple one of these forms"
             )
         if isinstance(space, spaces.Box) and whole.size == 0 and not sizes:
             whole = np.zeros(math.prod(space.shape), np.bool_)
@@ -149,6 +150,24 @@ class Actions:
             return outputs.argmax(-1, keepdim=True)
         return self.table(outputs, mask).argmax(-1)
 
+    def check_allowed(self, mask: Tensor, acts: NDArray[np.bool_], env_ids: NDArray[Any]) -> None:
+        """Check that masks allow an alternative of each choice, in the rows that act.
+
+        Raises:
+            ArgumentError: If one does not.
+        """
+        if bool(mask.all()):
+            return
+        possible = (
+            (self.table(torch.zeros(mask.shape, device=mask.device), mask) > FORBIDDEN / 2).any(-1).all(-1)
+        )
+        wrong = np.flatnonzero(acts & ~possible.cpu().numpy())
+        if len(wrong):
+            raise ArgumentError(
+                f"{MASK}: expected at least one allowed alternative in each choice, got a mask of env "
+                f"{env_ids[wrong[0]]} that forbids all of one: {mask[wrong[0]].int().tolist()}"
+            )
+
     def draw_uniformly(
         self, rows: int, mask: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
@@ -223,11 +242,12 @@ def _checked_table(space: Space[Any], table: Sequence[Sequence[float]]) -> NDArr
         if found.shape != (width,):
             raise ArgumentError(
                 f"action_table: expected {width} numbers in each line, as in {space}, got {line!r} in line "
-                f"{place}"
+                f"{place + 1}"
             )
         if not ((found >= space.low.reshape(-1)) & (found <= space.high.reshape(-1))).all():
             raise ArgumentError(
-                f"action_table: expected numbers within the bounds of {space}, got {line!r} in line {place}"
+                f"action_table: expected numbers within the bounds of {space}, got {line!r} in line "
+                f"{place + 1}"
             )
     found = np.asarray(table, np.float64).reshape(-1, *space.shape)
     return found.astype(space.dtype)

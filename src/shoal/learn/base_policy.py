@@ -191,7 +191,7 @@ class BasePolicy(nn.Module):
         shape, dtype = tuple(self.layout.flat_shape), self.layout.flat_dtype
         if isinstance(obs, np.ndarray):
             lead = obs.ndim - len(shape)
-            if obs.dtype == dtype and lead >= 0 and obs.shape[lead:] == shape:
+            if obs.dtype == dtype and lead >= 1 and obs.shape[lead:] == shape:
                 return torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
         got = type(obs).__name__
         if hasattr(obs, "dtype") and hasattr(obs, "shape"):

@@ -65,11 +65,14 @@ class Collector(Interaction):
                 if rollout.is_ready:
                     return
             state, masks = self._state_of(batch, rows), self._masks_of(batch)
+            obs = torch.from_numpy(batch.obs).to(policy.device)
+            mask = None if masks is None else torch.from_numpy(masks).to(policy.device)
+            self._check_masks(policy, obs, mask, batch)
             decision = policy.act(
-                torch.from_numpy(batch.obs).to(policy.device),
+                obs,
                 state,
                 batch.env_ids,
-                mask=None if masks is None else torch.from_numpy(masks).to(policy.device),
+                mask=mask,
                 generator=self._random,
             )
             if decision.state is not None and self._state is not None:

@@ -54,6 +54,8 @@ class Explorer(Interaction):
         rows = np.arange(self.vec.num_rows) if isinstance(rows, slice) else rows
         step = Step(_without_restarts(batch), rows, np.zeros(0), self._masks_of(batch))
         obs = torch.from_numpy(batch.obs).to(policy.device)
+        masks = None if step.masks is None else torch.from_numpy(step.masks).to(policy.device)
+        self._check_masks(policy, obs, masks, batch)
         chosen = choose(policy, obs, step, self._random)
         env_actions = policy.to_env(chosen, obs, batch.env_ids)
         acted = clock()

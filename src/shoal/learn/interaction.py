@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
+from torch import Tensor
 
 from shoal.batch import Batch
 from shoal.errors import ArgumentError, SnapshotError
@@ -90,6 +91,13 @@ class Interaction:
         if self._masks_in_obs:
             return None
         return masks_from_infos(batch.infos, len(batch.mask), self._actions.num_logits)
+
+    def _check_masks(self, policy: BasePolicy, obs: Tensor, masks: Tensor | None, batch: Batch) -> None:
+        """Raise an `ArgumentError` if an action mask forbids all that a row could do."""
+        mask = policy.mask_from_obs(obs) if masks is None else masks
+        if mask is not None:
+            acts = batch.mask & ~batch.terminations & ~batch.truncations
+            self._actions.check_allowed(mask, acts, batch.env_ids)
 
     # -- saving and resuming -----------------------------------------------------------------------------
 

@@ -63,8 +63,10 @@ class SACPolicy(BasePolicy):
             arguments={"hidden": tuple(hidden), "activation": activation},
         )
         if self.actions.num_discrete:
+            both = f"{self.actions.num_discrete} discrete and {self.actions.num_continuous} continuous parts"
+            got = both if self.actions.num_continuous else str(action_space)
             raise ArgumentTypeError(
-                f"SAC needs continuous actions: expected a Box of floats, got {action_space}. For discrete "
+                f"SAC needs continuous actions: expected a Box of floats, got {got}. For discrete "
                 "choices: DQN; for both kinds at once: PPO"
             )
         if not self.actions.bounded:
