@@ -74,7 +74,10 @@ def test_a_run_is_an_opponent_of_a_person(runs, name):
 
 
 def test_players_that_there_are_not(runs, tmp_path):
-    with pytest.raises(ArgumentError, match="expected none, weak, strong or the folder of a run, got 'best'"):
+    with pytest.raises(
+        ArgumentError,
+        match="expected none, weak, strong, the folder of a run or the file of a policy, got 'best'",
+    ):
         make_player("best")
     with pytest.raises(ArgumentError, match=r"has no policy\.safetensors"):
         make_player(str(tmp_path))
@@ -137,7 +140,10 @@ def test_the_command_writes_games_and_prints_who_won(runs, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (("weak", "best"), "expected none, weak, strong or the folder of a run, got 'best'"),
+        (
+            ("weak", "best"),
+            "expected none, weak, strong, the folder of a run or the file of a policy, got 'best'",
+        ),
         (("weak", "weak", "--out", "game.avi"), "expected a file.gif or a file.mp4"),
         (("weak", "weak", "--mode", "FUN"), "mode: expected one of NORMAL (0)"),
         (("weak", "weak", "--games", "0"), "games: expected at least 1, got 0"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -55,6 +55,12 @@ class TrainHockey:
             raise MissingExtra(str(error)) from error
         if self.resume and (self.config or not self.run_dir):
             raise ArgumentError("--resume: expected --run-dir with the folder of the run, and no other file")
+        if self.resume:
+            own = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
+            for name in own:
+                if name not in ("run_dir", "resume", "config"):
+                    option = name.replace("_", "-")
+                    raise ArgumentError(f"--{option}: a run that is resumed has its own settings")
         if not self.resume and not self.config:
             raise ArgumentError("CONFIG: expected a configuration file; or --resume with --run-dir")
         with ExitStack() as stack:

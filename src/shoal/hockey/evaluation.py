@@ -15,6 +15,7 @@ from shoal.hockey.settings import mode_of, settings
 from shoal.vector.native import Native
 
 MOST_ENVS = 256
+LONGEST_GAME = 251  # steps
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,8 @@ def play_bot(
     """
     if games < 1:
         raise ArgumentError(f"games: expected at least 1, got {games}")
+    if max_steps is not None and max_steps < 1:
+        raise ArgumentError(f"max_steps: expected at least 1, got {max_steps}")
     import torch
 
     from shoal.learn.threads import use_torch_threads
@@ -116,7 +119,7 @@ def play_bot(
     left[: games % envs] += 1
     both = {"side": np.arange(envs) % 2, "start": np.arange(envs) // 2 % 2}
     chosen = {**settings(mode=mode_of(mode), opponent=opponent), **both}
-    if max_steps is not None:
+    if max_steps is not None and max_steps < LONGEST_GAME:
         chosen["max_episode_steps"] = max_steps
     random = torch.Generator(policy.device).manual_seed(seed)
     winners: list[int] = []

@@ -94,8 +94,7 @@ def load_policy(run: str) -> Any:
     """
     if not Path(run).exists():
         raise ArgumentError(
-            f"expected {', '.join(BOTS)}, the folder of a run or the file of a policy, got {run!r}, which is "
-            "none of these"
+            f"expected the folder of a run or the file of a policy, got {run!r}, which does not exist"
         )
     try:
         from shoal.learn.runs.policy_file import load_file
@@ -138,4 +137,9 @@ def make_player(name: str, seed: int | None = None) -> Player:
         return Nobody()
     if name in BOTS:
         return Bot(name == "weak", seed)
+    if not Path(name).exists():
+        raise ArgumentError(
+            f"expected {', '.join(BOTS)}, the folder of a run or the file of a policy, got {name!r}, which "
+            "is none of these"
+        )
     return Trained(Path(name).resolve().stem, load_policy(name))

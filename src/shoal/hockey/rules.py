@@ -43,7 +43,7 @@ STATE = np.dtype(
         ("one_starts", np.bool_),
         ("phases", np.float64, 2),  # of the bots that play for each player
         ("own_player", np.int64),  # the player that the agent of `HockeyOne` plays for
-        ("returns", np.float64, 2),  # of each player: sums of the rewards of the original game
+        ("returns", np.float64, 2),  # of players that are agents: sums of the original game's rewards
     ]
 )
 INFOS = np.dtype(

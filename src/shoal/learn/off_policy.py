@@ -28,7 +28,7 @@ from shoal.learn.evaluate import check_fits
 from shoal.learn.explorer import Explorer, Step, copied
 from shoal.learn.learner import Learner, OnUpdate
 from shoal.learn.replay import Replay, Transitions, bytes_per_transition, check_memory
-from shoal.learn.threads import Crowding
+from shoal.learn.threads import Crowding, use_torch_threads
 from shoal.limits import obtaining
 
 REPORT_STEPS = 1000  # transitions from one report to the next
@@ -197,7 +197,7 @@ class OffPolicyLearner(Learner):
     def _due(self) -> int:
         """Return the number of gradient steps that are due now."""
         due = int(self._owed + 1e-9) if len(self.replay) else 0  # it may have been cleared
-        self._owed -= due
+        self._owed = max(0.0, self._owed - due)
         return due
 
     # -- learning ----------------------------------------------------------------------------------------
@@ -209,7 +209,8 @@ class OffPolicyLearner(Learner):
             ArgumentError: If the replay has no transition.
             Diverged: If a figure is NaN or inf.
         """
-        self._learn(count, self.steps)
+        with use_torch_threads(self.threads.acting):
+            self._learn(count, self.steps)
         return self._mean_figures()
 
     def _learn(self, count: int, steps: int) -> None:

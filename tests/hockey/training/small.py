@@ -2,9 +2,13 @@
 
 import csv
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 from shoal.hockey import train_run
+
+RECORDS = "shoal.hockey.training.records.Records"
 
 NAME = "small"
 
@@ -26,7 +30,7 @@ def config(*phases, agent="DDDQN", training=None, **hyperparameters):
         "hyperparameters": {"learning_rate": 1e-3, "batch_size": 16},
         "training": {
             "warmup_steps": 100,
-            "updates_per_step": 0.1,
+            "updates_per_step": 1 / 8,
             "checkpoint_save_freq": 2,
             **(training or {}),
         },
@@ -40,11 +44,16 @@ def write(folder, content):
     return path
 
 
-def train(folder, content=None, **options):
-    """Train in a folder of that folder, without a word; returns the result."""
+def train(folder, content=None, *, draws=False, **options):
+    """Train in a folder of that folder, without a word; returns the result. Plots take most of the time."""
     path = write(folder, config() if content is None else content)
     settings = {"verbose": False, "device": "cpu", "run_name": NAME, "run_dir": folder / "run", **options}
-    return train_run(path, folder / "runs", **settings)
+    with nullcontext() if draws else without_plots():
+        return train_run(path, folder / "runs", **settings)
+
+
+def without_plots():
+    return patch(f"{RECORDS}.draw", lambda records: None)
 
 
 def table(run, kind, name=NAME):
@@ -54,9 +63,9 @@ def table(run, kind, name=NAME):
 
 
 def contents(folder):
-    """All files of a folder; the lock says only which process has it."""
+    """All files of a folder, but the lock and the files of TensorBoard, of which each process has its own."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "run.lock"
+        if path.is_file() and path.name != "run.lock" and "tfevents" not in path.name
     }

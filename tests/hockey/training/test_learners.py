@@ -55,7 +55,12 @@ def test_settings_of_dddqn():
 
 def test_settings_of_sac():
     found = settings("SAC")
-    assert (found.noise, found.target_rate, found.temperature, found.target_entropy) == ("white", 0.005, None, None)
+    assert (found.noise, found.target_rate, found.temperature, found.target_entropy) == (
+        "white",
+        0.005,
+        None,
+        None,
+    )
     own = {"noise": "pink", "tau": 0.1, "learn_alpha": False, "target_entropy": -2}
     found = settings("SAC", **own)
     assert (found.noise, found.noise_steps, found.target_rate) == ("pink", 251, 0.1)
@@ -100,7 +105,15 @@ def test_every_second_transition_is_mirrored_and_twice_is_the_identity(agent):
     assert torch.equal(once.obs[::2], given.obs[::2] * signs)
     assert torch.equal(once.next_obs[::2], given.next_obs[::2] * signs)
     if agent == "DDDQN":
-        assert once.actions[:, 0].tolist() == [0, 1, 2, 3, 3, 5, 5]  # 0, 2, 4 and 6 are mirrored: 4 is 3, 6 is 5
+        assert once.actions[:, 0].tolist() == [
+            0,
+            1,
+            2,
+            3,
+            3,
+            5,
+            5,
+        ]  # 0, 2, 4 and 6 are mirrored: 4 is 3, 6 is 5
     else:
         assert torch.equal(once.actions[::2], given.actions[::2] * torch.tensor([1.0, -1, -1, 1]))
     for name in ("returns", "discounts", "weights"):
@@ -112,7 +125,9 @@ def test_every_second_transition_is_mirrored_and_twice_is_the_identity(agent):
 def test_a_mirrored_transition_is_what_the_mirrored_game_gives():
     rng = np.random.default_rng(3)
     count = 60
-    own, other = (rng.uniform(-1, 1, (count, 6)) * [1.2, 2.4, 1, 5, 5, 5] + [-2, 0, 0, 0, 0, 0] for _ in range(2))
+    own, other = (
+        rng.uniform(-1, 1, (count, 6)) * [1.2, 2.4, 1, 5, 5, 5] + [-2, 0, 0, 0, 0, 0] for _ in range(2)
+    )
     other *= [-1, -1, 1, -1, -1, 1]  # as player one sees it
     puck = rng.uniform(-1, 1, (count, 4)) * [3.8, 2.8, 30, 30]
     puck[::3, :2] = own[::3, :2] + [0.4, 0.1]  # at the racket

@@ -65,6 +65,8 @@ class _Agent:
         state, action, reward, following, done = transition
         before, after = self._rows([state]), self._rows([following])
         actions = np.asarray(action, np.float32 if self.kind == "SAC" else np.int64).reshape(1, -1)
+        if self.kind == "DDDQN" and not 0 <= actions[0, 0] < self.action_dim:
+            raise ArgumentError(f"action: expected 0 to {self.action_dim - 1}, got {action!r}")
         nothing = np.zeros((1, actions.shape[1]), actions.dtype)
         replay, end = self._learner.replay, np.array([bool(done)])
         # An episode of one step: transitions may come in any order, so each takes two places.
@@ -186,6 +188,7 @@ class DDDQN(_Agent):
             batch_size=batch_size,
             replay_size=2 * buffer_size,  # a transition takes two places
             total_steps=2 * buffer_size,
+            warmup_steps=0,
             loss="huber" if use_huber_loss else "squared",
             target_rate=1.0,
             target_every=target_update_freq,
@@ -268,6 +271,7 @@ class SAC(_Agent):
             batch_size=batch_size,
             replay_size=2 * buffer_size,  # a transition takes two places
             total_steps=2 * buffer_size,
+            warmup_steps=0,
             temperature=None if learn_alpha else alpha,
             normalize_observations=False,
             device=device_of(device),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+import cloudpickle
 import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from shoal.errors import ActionError, ArgumentError
+from shoal.errors import ActionError, ArgumentError, CallError
 from shoal.hockey.course import HockeyEnv
 from shoal.hockey.envs import Hockey
 from shoal.hockey.settings import settings
@@ -152,6 +155,7 @@ class _EngineGames(_Games):
         self._vec = Native(
             Hockey, num_envs, env_kwargs=chosen, infos=True, autoreset_mode=AutoresetMode.SAME_STEP
         )
+        self._obs: NDArray[Any] | None = None
         width = int(self._vec.single_action_space.shape[0])  # type: ignore[index]
         self.spaces = self._vec.single_observation_space, Box(-1.0, 1.0, (2 * width,), np.float32)
 
@@ -178,6 +182,8 @@ class _EngineGames(_Games):
         return self._obs[::2], rewards[::2].copy(), terminated[::2].copy(), truncated[::2].copy(), found
 
     def obs_agent_two(self) -> NDArray[Any]:
+        if self._obs is None:
+            raise CallError("obs_agent_two() before the first reset(): call reset()")
         found: NDArray[Any] = self._obs[1::2]
         return found
 
@@ -194,11 +200,21 @@ def _info_of(infos: dict[str, Any], place: int) -> dict[str, Any]:
     }
 
 
+def _make_foreign(env_fn: bytes) -> Any:
+    """Make an env in a worker. Its code may import rl_hockey when it is unpickled."""
+    from shoal.compat import install_as_rl_hockey
+
+    with suppress(CallError):  # the real one is installed
+        install_as_rl_hockey()
+    return cloudpickle.loads(env_fn)()
+
+
 class _ForeignGames(_Games):
     """Games of the original's kind, in worker processes."""
 
     def __init__(self, num_envs: int, env_fn: Callable[[], Any]) -> None:
-        self._vec = Multiprocessing(env_fn, num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        creator = partial(_make_foreign, cloudpickle.dumps(env_fn))
+        self._vec = Multiprocessing(creator, num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         self.spaces = self._vec.single_observation_space, self._vec.single_action_space
 
     def reset(self, seed: int | None) -> NDArray[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,8 @@ def read_config(path: str | os.PathLike[str]) -> Config:
         text = Path(path).read_text()
     except OSError as error:
         raise ArgumentError(f"config: cannot read {os.fspath(path)}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"{os.fspath(path)}: expected JSON in UTF-8: {error}") from None
     try:
         given = json.loads(text)
     except ValueError as error:
@@ -291,6 +293,10 @@ def _is_filled(value: Any) -> bool:
     return isinstance(value, list) and bool(value)
 
 
+def _is_one_of(value: Any, known: Collection[str]) -> bool:
+    return isinstance(value, str) and value in known
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
 
@@ -370,7 +376,7 @@ def _read_opponents(part: _Part) -> tuple[dict[str, float], tuple[Rival, ...]]:
     """Return the weights of the engine's opponents, and the opponents that policies play."""
     opponents: dict[str, float] = {}
     rivals: list[Rival] = []
-    if part.take("type", _kinds(), lambda value: value in (*BOTS, *RIVALS, MIXTURE)) == MIXTURE:
+    if part.take("type", _kinds(), lambda value: _is_one_of(value, (*BOTS, *RIVALS, MIXTURE))) == MIXTURE:
         part.number("weight", 1.0)  # of a single opponent, it means nothing
         part.flag("deterministic", True)
         for each in _parts(part, "opponents"):
@@ -387,7 +393,7 @@ def _read_opponents(part: _Part) -> tuple[dict[str, float], tuple[Rival, ...]]:
 
 
 def _read_opponent(part: _Part, opponents: dict[str, float], rivals: list[Rival]) -> None:
-    kind = part.take("type", _kinds(), lambda value: value in (*BOTS, *RIVALS, MIXTURE))
+    kind = part.take("type", _kinds(), lambda value: _is_one_of(value, (*BOTS, *RIVALS, MIXTURE)))
     if kind == MIXTURE:
         part.problem("type", "expected a single opponent inside a mixture")
     weight, deterministic = part.number("weight", 1.0), part.flag("deterministic", True)
@@ -451,7 +457,7 @@ def _read_training(part: _Part) -> Training:
 
 
 def _read_agent(part: _Part) -> Agent:
-    kind = part.take("type", "DDDQN or SAC", lambda value: value in AGENTS)
+    kind = part.take("type", "DDDQN or SAC", lambda value: _is_one_of(value, AGENTS))
     settings = part.part("hyperparameters") if part.has("hyperparameters") else None
     found: dict[str, Any] = {}
     if settings is not None:
@@ -472,6 +478,8 @@ def _read_hyperparameters(part: _Part, kind: str) -> dict[str, Any]:
     keep("batch_size", part.whole("batch_size", None, low=1))
     keep("gamma", part.number("gamma", None, high=1.0))
     keep("discount", part.number("discount", None, high=1.0))
+    if "gamma" in found and "discount" in found:
+        part.problem("discount", "expected either gamma or discount, got both")
     keep("buffer_max_size", part.whole("buffer_max_size", None, low=1))
     widths = "a list of whole numbers above 0"
     keep("hidden_dim", part.take("hidden_dim", widths, _are_widths, None))
@@ -482,11 +490,13 @@ def _read_hyperparameters(part: _Part, kind: str) -> dict[str, Any]:
     keep("max_grad_norm", part.number("max_grad_norm", None))
     if kind == "SAC":
         noise = f"one of {', '.join(NOISES)}"
-        keep("noise", part.take("noise", noise, lambda value: value in NOISES, None))
+        keep("noise", part.take("noise", noise, lambda value: _is_one_of(value, NOISES), None))
         keep("tau", part.number("tau", None, high=1.0))
         keep("learn_alpha", part.flag("learn_alpha", True))
         keep("alpha", part.number("alpha", None))
         keep("target_entropy", part.number("target_entropy", None, low=None))
+        if "alpha" in found and found.get("learn_alpha", True):
+            part.problem("alpha", "expected only with learn_alpha false, because otherwise it is learnt")
     else:
         keep("target_update_freq", part.whole("target_update_freq", None, low=1))
         keep("tau", part.number("tau", None, high=1.0))
@@ -498,7 +508,7 @@ def _read_hyperparameters(part: _Part, kind: str) -> dict[str, Any]:
         keep("dueling", part.flag("dueling", True))
         keep("action_fineness", part.whole("action_fineness", None, low=2))
         sets = f"one of {', '.join(SETS)}"
-        keep("action_set", part.take("action_set", sets, lambda value: value in SETS, None))
+        keep("action_set", part.take("action_set", sets, lambda value: _is_one_of(value, SETS), None))
         if "action_fineness" in found and "action_set" in found:
             part.problem("action_set", "expected either action_set or action_fineness, got both")
     part.end()
@@ -506,7 +516,7 @@ def _read_hyperparameters(part: _Part, kind: str) -> dict[str, Any]:
 
 
 def _are_widths(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(n, int) and n > 0 for n in value)
+    return isinstance(value, list) and bool(value) and all(type(n) is int and n > 0 for n in value)
 
 
 def actions_of(hyperparameters: Mapping[str, Any]) -> tuple[Action, ...]:

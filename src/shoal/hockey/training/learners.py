@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.errors import ArgumentError
 from shoal.hockey.actions import mirror_actions, mirror_observations, mirrored_places
 from shoal.hockey.training.config import NOISES, Agent, Config, actions_of
 from shoal.learn import DQNConfig, SACConfig
@@ -32,7 +31,7 @@ def learner_config(config: Config, num_envs: int, device: str, seed: int) -> Rep
         "device": device,
         "seed": seed,
         "backend": "native",
-        "total_steps": LONGEST_GAME * config.episodes + num_envs,  # more than there will be
+        "total_steps": LONGEST_GAME * (config.episodes + num_envs),  # more than there will be
         "learning_rate": config.learning_rate,
         "batch_size": config.batch_size,
         "warmup_steps": training.warmup_steps,
@@ -71,8 +70,6 @@ def _sac(own: Any) -> dict[str, Any]:
     }
     if not own.get("learn_alpha", True):
         found["temperature"] = own.get("alpha", 0.2)
-    elif "alpha" in own:
-        raise ArgumentError("agent.hyperparameters.alpha: expected only with learn_alpha false: it is learnt")
     if "target_entropy" in own:
         found["target_entropy"] = own["target_entropy"]
     return found

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 import time
 from collections.abc import Sequence
@@ -93,7 +94,9 @@ class Records:
             last = {"rewards": games, "losses": steps, "evaluation": steps}[kind]
             kept = [line for line in read_csv(path, len(columns)) if _number(line[0]) <= last]
             lines = [columns, *kept]
-            write_file(path, "".join(",".join(line) + "\n" for line in lines).encode())
+            written = io.StringIO()
+            csv.writer(written, lineterminator="\n").writerows(lines)
+            write_file(path, written.getvalue().encode())
             self._files[kind] = path.open("a", newline="")
         self._writers = {kind: csv.writer(file, lineterminator="\n") for kind, file in self._files.items()}
 
@@ -176,8 +179,6 @@ class Records:
         self._write("evaluation", figure)
 
     def _write(self, kind: str, figure: Any) -> None:
-        import io
-
         picture = io.BytesIO()
         figure.savefig(picture, dpi=120)
         write_file(self.folder / "plots" / f"{self.name}_{kind}.png", picture.getvalue())
@@ -193,8 +194,9 @@ def read_csv(path: Path, columns: int) -> list[list[str]]:
     if not path.exists():
         return []
     with file_errors_in_words(path):
-        lines = path.read_text(errors="replace").split("\n")[1:-1]
-    return [parts for line in lines if len(parts := line.split(",")) == columns]
+        whole = path.read_text(errors="replace").rpartition("\n")[0]
+    lines = csv.reader(io.StringIO(whole))
+    return [line for place, line in enumerate(lines) if place and len(line) == columns]
 
 
 def _number(text: str) -> float:

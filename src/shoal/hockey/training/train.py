@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
@@ -43,6 +44,23 @@ class _Settings:
     eval_freq_steps: int | None
     eval_num_games: int
     eval_weak_opponent: bool
+    num_envs: int
+    seed: int
+
+    @classmethod
+    def read(cls, saved: dict[str, Any]) -> _Settings:
+        """Make the settings that a file describes. It may have been changed, so their types matter."""
+        found = cls(**{one.name: saved[one.name] for one in fields(cls)})
+        whole = found.eval_num_games, found.num_envs, found.seed, found.eval_freq_steps or 1
+        if not all(type(number) is int and number >= 0 for number in whole):
+            raise ValueError("a number is missing")
+        if not (_is_name(found.run_name) and isinstance(found.eval_weak_opponent, bool)):
+            raise ValueError(f"{found.run_name!r} is no name of a run")
+        return found
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and bool(re.fullmatch(r"[\w.-]{1,150}", name)) and bool(name.strip("."))
 
 
 def train_single_run(
@@ -130,11 +148,14 @@ def train_run(
     settings = learner_config(config, num_envs, device_of(device), seed)
     start = None if checkpoint_path is None else load_file(checkpoint_path).policy
     name = name_of(config, num_envs) if run_name is None else run_name
-    if not name or Path(name).name != name:
-        raise ArgumentError(f"run_name: expected a name for files, got {name!r}")
-    asked = _Settings(name, eval_freq_steps, eval_num_games, eval_weak_opponent)
+    if not _is_name(name):
+        raise ArgumentError(
+            f"run_name: expected a name for files: letters, digits, -, _ and ., at most 150, got {name!r}"
+        )
+    asked = _Settings(name, eval_freq_steps, eval_num_games, eval_weak_opponent, num_envs, seed)
     with ExitStack() as stack:
         folder = new_folder(Path(base_output_dir)) if run_dir is None else Path(run_dir)
+        stack.callback(_remove_if_empty, folder)  # if there is no run in the end
         rivals = _rivals(config, folder, num_envs, seed, stack)
         vec, kwargs = (ENV, _env_kwargs(config)) if rivals is None else (rivals.vec, None)
         learner = LEARNERS[config.agent.type](vec, settings, env_kwargs=kwargs)
@@ -143,8 +164,7 @@ def train_run(
             learner.start_from(start)
         run = stack.enter_context(Run(folder, learner, ENV))
         source = json.dumps(config.source, indent=2).encode() + b"\n"
-        saved = {**vars(asked), "num_envs": num_envs, "seed": seed, "config": config.source}
-        write_file(folder / SETTINGS, json.dumps(saved).encode())
+        write_file(folder / SETTINGS, json.dumps({**vars(asked), "config": config.source}).encode())
         records = stack.enter_context(closing(Records(folder, name)))
         write_file(folder / "configs" / f"{name}.json", source)
         return _Training(config, asked, run, records, rivals, verbose, on_update).train(on_learner)
@@ -168,17 +188,22 @@ def resume_run(
     try:
         saved = json.loads(read_file(folder / SETTINGS, remedy))
         config = make_config(saved.pop("config"))
-        asked = _Settings(**{one.name: saved[one.name] for one in fields(_Settings)})
+        asked = _Settings.read(saved)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise RunError(f"{folder / SETTINGS}: is damaged ({error}). {remedy}") from None
     check_plots()
     with ExitStack() as stack:
-        rivals = _rivals(config, folder, int(saved["num_envs"]), int(saved["seed"]) + 1, stack)
+        rivals = _rivals(config, folder, asked.num_envs, asked.seed + 1, stack)
         run = stack.enter_context(resume(folder, vec=None if rivals is None else rivals.vec))
         learner: Any = run.learner
         records = Records(folder, asked.run_name, learner.episodes.count, learner.steps)
         stack.enter_context(closing(records))
         return _Training(config, asked, run, records, rivals, verbose, on_update).train(on_learner)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _rivals(config: Config, folder: Path, num_envs: int, seed: int, stack: ExitStack) -> Rivals | None:
@@ -242,7 +267,7 @@ class _Training:
             self._learner.vec,
             config.phases,
             config.training.reward_scale,
-            self._learner.episodes.count,
+            min(self._learner.episodes.count, config.episodes),  # others may have ended with the last one
             goes_on=run.restored is not None and run.restored.exact,
             begin_phase=None if rivals is None else self._choose_rivals,
             on_game=self._add_game,
@@ -250,7 +275,8 @@ class _Training:
         )
         self._learner.watch(self._curriculum)
         self._rewards = records.rewards()
-        self._evaluated = self._learner.steps
+        # Not the steps so far: a kill may have come between a checkpoint and its evaluation.
+        self._evaluated = max((found["step"] for found in records.evaluations()), default=0)
         self._win_rate = math.nan  # of the last evaluation
         self._told = time.monotonic()
 
@@ -262,8 +288,10 @@ class _Training:
             f"{self._asked.run_name}: {self._config.agent.type}, {curriculum.games:,} of "
             f"{self._config.episodes:,} games played, {learner.vec.num_envs} at once, in {self._run.folder}"
         )
+        self._evaluate_if_due()  # a kill may have come before an evaluation
         if not curriculum.is_done:
             learner.train(self._update)
+            self._records.flush()
             self._run.save()
         stopped = not curriculum.is_done
         if not stopped and self._asked.eval_freq_steps and self._evaluated != learner.steps:
@@ -313,13 +341,11 @@ class _Training:
         self._say(f"phase {index + 1} of {len(self._config.phases)}: {phase.name}, {phase.episodes:,} games")
 
     def _update(self, update: Update) -> None:
-        self._run(update)
         if "value" in update.losses:
             self._records.add("losses", update.steps, update.losses["value"])
-        self._records.flush()
-        every = self._asked.eval_freq_steps
-        if every and update.steps // every > self._evaluated // every:
-            self._evaluate()
+        self._records.flush()  # before a checkpoint, which counts these games
+        self._run(update)
+        self._evaluate_if_due()
         recent = self._rewards[-RECENT:]
         if self._show is not None:
             self._show(
@@ -342,6 +368,11 @@ class _Training:
         """Return about how many steps all games will take."""
         games = max(1, self._curriculum.games)
         return int(self._learner.steps * self._config.episodes / games)
+
+    def _evaluate_if_due(self) -> None:
+        every = self._asked.eval_freq_steps
+        if every and self._learner.steps // every > self._evaluated // every:
+            self._evaluate()
 
     def _evaluate(self) -> None:
         learner, self._evaluated = self._learner, self._learner.steps
