@@ -207,7 +207,7 @@ def test_mistakes_in_the_file_are_told_at_once(tmp_path, capsys):
             ["CONFIG", "--device", "gpu"],
             "device: expected 'cpu', 'cuda', 'cuda:N', a number N or None, got 'gpu'",
         ),
-        (["CONFIG", "--eval-games", "0"], "expected 1 or more, got 0"),
+        (["CONFIG", "--eval-games", "0"], "expected a whole number of 1 or more, got 0"),
         (["CONFIG", "--num-envs", "0"], "num_envs: expected at least 1, got 0"),
     ],
     ids=" ".join,

@@ -458,7 +458,7 @@ def test_agents_are_evaluated(saved, monkeypatch):
     assert found["mean_reward"] == pytest.approx(np.mean(found["all_rewards"]))
     assert json.loads(json.dumps(found)) == found
     assert limits == [251]  # as in the original, which counts from 0
-    with pytest.raises(RunError, match=r"none\.pt: expected the file of a policy or the folder of a run"):
+    with pytest.raises(ArgumentError, match=r"the file of a policy, got 'none\.pt', which does not exist"):
         evaluate_agent("none.pt")
     with pytest.raises(ArgumentError, match="device: expected 'cpu'"):
         evaluate_agent(saved, device="gpu")

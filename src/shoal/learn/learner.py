@@ -161,10 +161,10 @@ class Learner(ABC):
         self._stop_requested = True
 
     def watch(self, on_batch: Callable[[Batch], None] | None) -> None:
-        """Call a function with each batch of the vec, before actions are chosen for it.
+        """Call a function with each batch that a step brings, before actions are chosen for it.
 
-        No env is being stepped then that the batch has rows of. The function may change settings of the envs,
-        and call `stop`. With mode "overlap" another thread calls it.
+        During the call, the envs of the batch are not being stepped. The function may change settings of the
+        envs, and call `stop`. With mode "overlap" another thread calls it.
 
         Args:
             on_batch: The function. The batch is valid inside the call only. None to call none.

@@ -258,8 +258,8 @@ def test_a_policy_of_another_form(trained, tmp_path):
         ({"device": 99}, r"device: this machine has .*GPU.* that torch can use, got 99"),
         ({"run_name": "a/b"}, r"run_name: expected a name for files: letters.* got 'a/b'"),
         ({"run_name": ""}, r"run_name: expected a name for files: letters.* got ''"),
-        ({"eval_num_games": 0}, r"eval_num_games: expected 1 or more, got 0"),
-        ({"eval_freq_steps": 0}, r"eval_freq_steps: expected 1 or more, or None, got 0"),
+        ({"eval_num_games": 0}, r"eval_num_games: expected a whole number of 1 or more, got 0"),
+        ({"eval_freq_steps": 0}, r"eval_freq_steps: expected a whole number of 1 or more, or None, got 0"),
         ({"num_envs": 0}, r"num_envs: expected at least 1, got 0"),
         (
             {"checkpoint_path": "none.pt"},

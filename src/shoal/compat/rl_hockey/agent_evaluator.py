@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from shoal.hockey.evaluation import play_bot
+from shoal.hockey.players import load_policy
 from shoal.hockey.training.train import device_of
-from shoal.learn.runs.policy_file import load_file
 
 
 def evaluate_agent(
@@ -38,10 +38,10 @@ def evaluate_agent(
         ``num_games``, ``weak_opponent``, ``all_rewards`` and ``all_winners``.
 
     Raises:
-        RunError: If there is no such agent.
-        ArgumentError: If an argument is wrong.
+        ArgumentError: If there is no such agent, if it does not play hockey, or if an argument is wrong.
+        RunError: If its file is damaged.
     """
-    policy = load_file(agent_path).policy.to(device_of(device))
+    policy = load_policy(os.fspath(agent_path)).to(device_of(device))
     opponent = "weak" if weak_opponent else "strong"
     found = play_bot(policy, opponent, num_games, max_steps=max_steps + 1)
     return {

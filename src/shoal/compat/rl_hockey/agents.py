@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
@@ -47,10 +48,14 @@ class _Agent:
 
     def __init__(self, learner: OffPolicyLearner, state_dim: int, action_dim: int) -> None:
         self._learner, self.state_dim, self.action_dim = learner, state_dim, action_dim
+        device, seed = learner.policy.device, learner.config.seed
+        self._random = torch.Generator(device).manual_seed(seed)
 
     def act_batch(self, states: Any, deterministic: bool = False) -> NDArray[Any]:
         """Choose actions for observations, [rows, state_dim], in one forward pass."""
-        found: NDArray[Any] = self._learner.policy.act_batch(self._rows(states), deterministic)
+        found: NDArray[Any] = self._learner.policy.act_batch(
+            self._rows(states), deterministic, generator=self._random
+        )
         return found
 
     def evaluate(self, state: Any) -> float:
@@ -149,6 +154,7 @@ class DDDQN(_Agent):
 
     Example:
         >>> import numpy as np
+    import torch
         >>> from shoal.compat.rl_hockey import DDDQN
         >>> agent = DDDQN(state_dim=18, action_dim=8, hidden_dim=[32])
         >>> states = np.zeros((5, 18))
@@ -238,6 +244,7 @@ class SAC(_Agent):
 
     Example:
         >>> import numpy as np
+    import torch
         >>> from shoal.compat.rl_hockey import SAC
         >>> agent = SAC(state_dim=18, action_dim=4, hidden_dim=[32])
         >>> agent.act(np.zeros(18)).shape, agent.act_batch(np.zeros((5, 18))).shape

@@ -181,13 +181,17 @@ def read_config(path: str | os.PathLike[str]) -> Config:
         raise ArgumentError(f"{os.fspath(path)}: {error}") from None
 
 
-def make_config(given: Any) -> Config:
+def make_config(given: Any, folder: Path | None = None) -> Config:
     """Make a config of what a file contains.
+
+    Args:
+        given: The content.
+        folder: Folder that paths in the file are relative to; by default the current one.
 
     Raises:
         ArgumentError: If something is wrong; the message lists everything.
     """
-    problems = _Problems()
+    problems = _Problems(folder or Path.cwd())
     config = _read(problems, given)
     if problems.found:
         count = len(problems.found)
@@ -200,7 +204,7 @@ def make_config(given: Any) -> Config:
 
 def check_config(given: Any) -> list[str]:
     """Return all that is wrong with what a file contains, each with its path and what to do."""
-    problems = _Problems()
+    problems = _Problems(Path.cwd())
     _read(problems, given)
     return problems.found
 
@@ -211,8 +215,9 @@ def check_config(given: Any) -> list[str]:
 class _Problems:
     """Collects what is wrong, so that the user hears of everything at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self.found: list[str] = []
+        self.folder = folder
 
     def add(self, path: str, message: str) -> None:
         self.found.append(f"{path}: {message}")
@@ -404,8 +409,10 @@ def _read_opponent(part: _Part, opponents: dict[str, float], rivals: list[Rival]
         checkpoint, distribution, skill_range = None, {}, 50.0
         if kind == "self_play":
             checkpoint = part.take("checkpoint", 'null, "latest" or a path', _is_checkpoint, None)
-            if checkpoint not in (None, "latest") and not Path(checkpoint).exists():
-                part.problem("checkpoint", f"there is no file {checkpoint}")
+            if checkpoint not in (None, "latest"):
+                checkpoint = str(part._problems.folder / checkpoint)
+                if not Path(checkpoint).exists():
+                    part.problem("checkpoint", f"there is no file {checkpoint}")
         if kind == "archive":
             distribution = _read_distribution(part)
             skill_range = part.number("skill_range", 50.0)

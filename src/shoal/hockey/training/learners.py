@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from shoal.hockey.actions import mirror_actions, mirror_observations, mirrored_places
+from shoal.hockey.evaluation import LONGEST_GAME
 from shoal.hockey.training.config import NOISES, Agent, Config, actions_of
 from shoal.learn import DQNConfig, SACConfig
 from shoal.learn.configs.replay import ReplayConfig
 from shoal.learn.replay import Transitions
 
-LONGEST_GAME = 251  # steps
 CONFIGS: dict[str, type[ReplayConfig]] = {"DDDQN": DQNConfig, "SAC": SACConfig}
 
 

@@ -118,6 +118,13 @@ class Records:
         suffix = "" if games is None else f"_ep{games:06d}"
         return self.folder / "models" / f"{self.name}{suffix}.safetensors"
 
+    def remove_models_after(self, games: int) -> None:
+        """Remove policies that were saved after a number of games, because training repeats these games."""
+        for path in (self.folder / "models").glob(f"{self.name}_ep*"):
+            number = path.name.removeprefix(f"{self.name}_ep")[:6]
+            if number.isdigit() and int(number) > games:
+                path.unlink()
+
     def write_metadata(self, games: int, values: dict[str, Any]) -> None:
         """Write what belongs to the policy after a number of games."""
         path = self.model(games)

@@ -8,27 +8,28 @@ Rivals.prepare(...)    tells the engine which bot plays which game
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from shoal.hockey.envs import Hockey
-from shoal.hockey.settings import OPPONENTS, settings
+from shoal.hockey.players import BOTS, load_policy
+from shoal.hockey.settings import OPPONENTS, Mode, settings
 from shoal.hockey.training.config import Phase, Rival
 from shoal.learn.base_policy import BasePolicy
 from shoal.learn.league import Archive, Matchmaking, OnePlayer
+from shoal.learn.league.archive import LEARNER
 from shoal.learn.league.one_player import Player
-from shoal.learn.runs.policy_file import load_file
 from shoal.vector.native import Native
 from shoal.vector.serial import Serial
 from shoal.vector.vec import VectorEnv
 
 SELF = "self"  # the key of the policy as it is now
 SAMPLES = " (sampled)"  # the end of a key whose player draws its actions
-BOTS = ("none", "weak", "strong")
+MODEL = "model:"  # the beginning of a key that names a file of the run
 
 
 class Rivals:
@@ -55,8 +56,6 @@ class Rivals:
         seed: int,
     ) -> None:
         self.archive, self._models = archive, models
-        self._random = np.random.default_rng(seed)
-        self._torch_random = torch.Generator().manual_seed(seed)
         self._phase: Phase | None = None
         self._own: Callable[[], BasePolicy] | None = None
         engine = Native(
@@ -69,18 +68,16 @@ class Rivals:
         )
         self._engine = engine
         self._weights = {name: np.array(engine.get_attr(name), np.float64) for name in OPPONENTS.values()}
-        self.vec: VectorEnv = Serial(
-            lambda: OnePlayer(
-                engine,
-                self._choose,
-                self._player_of,
-                on_game=self._add_result,
-                prepare=self._prepare,
-                seed=seed,
-            ),
-            flat=True,
-            copy=False,
+        self._loaded: dict[str, BasePolicy] = {}
+        self._games = OnePlayer(
+            engine,
+            self._choose,
+            self._player_of,
+            on_game=self._add_result,
+            prepare=self._prepare,
+            seed=seed,
         )
+        self.vec: VectorEnv = Serial(lambda: self._games, flat=True, copy=False)
 
     def begin(self, phase: Phase, own: Callable[[], BasePolicy]) -> None:
         """Choose the opponents of a phase from now on.
@@ -100,7 +97,7 @@ class Rivals:
             return "none"
         kinds: list[Any] = [*phase.opponents, *phase.rivals]
         weights = np.array([*phase.opponents.values(), *(rival.weight for rival in phase.rivals)])
-        chosen = kinds[int(self._random.choice(len(kinds), p=weights / weights.sum()))]
+        chosen = kinds[int(self._games.random.choice(len(kinds), p=weights / weights.sum()))]
         if isinstance(chosen, str):
             return chosen
         return self._key_of(chosen) + ("" if chosen.deterministic else SAMPLES)
@@ -109,14 +106,15 @@ class Rivals:
         """Return the key of a rival's policy; the own one as long as there is no other."""
         if rival.kind == "archive" and self.archive is not None:
             found = Matchmaking(**rival.distribution, skill_range=rival.skill_range).choose(
-                self.archive, self._random
+                self.archive, self._games.random
             )
-            key = SELF if found == "learner" else found
+            key = SELF if found == LEARNER else found
         elif rival.kind == "run_checkpoints" or rival.checkpoint == "latest":
             saved = sorted(self._models.glob("*_ep*.safetensors"))
             if not saved:
                 return SELF
-            key = str(saved[-1] if rival.checkpoint == "latest" else saved[self._random.integers(len(saved))])
+            latest = rival.checkpoint == "latest"
+            key = MODEL + saved[-1 if latest else int(self._games.random.integers(len(saved)))].name
         else:
             key = SELF if rival.checkpoint is None else rival.checkpoint
         return key
@@ -125,7 +123,14 @@ class Rivals:
         if key in BOTS:
             return None
         policy, deterministic = self._policy_of(key.removesuffix(SAMPLES)), not key.endswith(SAMPLES)
-        return lambda rows: policy.act_batch(rows, deterministic, generator=self._torch_random)
+
+        def play(rows: NDArray[Any]) -> NDArray[Any]:
+            # Seeded by a generator that is part of snapshots, on whatever device the policy is.
+            seed = 0 if deterministic else int(self._games.random.integers(1 << 31))
+            random = torch.Generator(policy.device).manual_seed(seed)
+            return policy.act_batch(rows, deterministic, generator=random)
+
+        return play
 
     def _policy_of(self, key: str) -> BasePolicy:
         if key == SELF:
@@ -133,7 +138,10 @@ class Rivals:
             return self._own()
         if self.archive is not None and key in self.archive.members:
             return self.archive.policy(key)
-        return _load(key)
+        if key not in self._loaded:
+            path = self._models / key.removeprefix(MODEL) if key.startswith(MODEL) else key
+            self._loaded[key] = load_policy(str(path))
+        return self._loaded[key]
 
     def _prepare(self, envs: Sequence[int], keys: Sequence[str]) -> None:
         """Tell the engine which of the next games its bots play."""
@@ -148,10 +156,6 @@ class Rivals:
         key = key.removesuffix(SAMPLES)
         if self.archive is None or key not in self.archive.members:
             return
-        winner = int(self._engine.get_attr("winner")[env])
-        self.archive.record(key, (winner + 1) / 2)
-
-
-@lru_cache(maxsize=32)
-def _load(path: str) -> BasePolicy:
-    return load_file(path).policy
+        if int(self._engine.get_attr("mode")[env]) == Mode.NORMAL.value:  # others are no whole games
+            winner = int(self._engine.get_attr("winner")[env])
+            self.archive.record(key, (winner + 1) / 2)

@@ -17,10 +17,11 @@ import numpy as np
 import torch
 
 from shoal.errors import ArgumentError, RunError
-from shoal.hockey.evaluation import play_bot
+from shoal.hockey.evaluation import LONGEST_GAME, play_bot
+from shoal.hockey.players import load_policy
 from shoal.hockey.training.config import Config, Phase, make_config, read_config
 from shoal.hockey.training.curriculum import Curriculum, GameResult
-from shoal.hockey.training.learners import LONGEST_GAME, augmentation_of, learner_config
+from shoal.hockey.training.learners import augmentation_of, learner_config
 from shoal.hockey.training.records import Records, check_plots, name_of, new_folder
 from shoal.hockey.training.rivals import Rivals
 from shoal.learn import DQN, SAC, Run, Update, resume
@@ -141,10 +142,10 @@ def train_run(
     """
     config = read_config(config_path)
     check_plots()
-    if eval_num_games < 1:
-        raise ArgumentError(f"eval_num_games: expected 1 or more, got {eval_num_games}")
-    if eval_freq_steps is not None and eval_freq_steps < 1:
-        raise ArgumentError(f"eval_freq_steps: expected 1 or more, or None, got {eval_freq_steps}")
+    for argument, number in (("eval_num_games", eval_num_games), ("eval_freq_steps", eval_freq_steps)):
+        if not (type(number) is int and number >= 1) and (number is not None or argument == "eval_num_games"):
+            none = ", or None" if argument == "eval_freq_steps" else ""
+            raise ArgumentError(f"{argument}: expected a whole number of 1 or more{none}, got {number!r}")
     settings = learner_config(config, num_envs, device_of(device), seed)
     start = None if checkpoint_path is None else load_file(checkpoint_path).policy
     name = name_of(config, num_envs) if run_name is None else run_name
@@ -164,7 +165,10 @@ def train_run(
             learner.start_from(start)
         run = stack.enter_context(Run(folder, learner, ENV))
         source = json.dumps(config.source, indent=2).encode() + b"\n"
-        write_file(folder / SETTINGS, json.dumps({**vars(asked), "config": config.source}).encode())
+        write_file(
+            folder / SETTINGS,
+            json.dumps({**vars(asked), "paths_in": str(Path.cwd()), "config": config.source}).encode(),
+        )
         records = stack.enter_context(closing(Records(folder, name)))
         write_file(folder / "configs" / f"{name}.json", source)
         return _Training(config, asked, run, records, rivals, verbose, on_update).train(on_learner)
@@ -187,16 +191,22 @@ def resume_run(
         raise RunError(f"{folder}: expected the folder of a hockey run, but it has no {SETTINGS}")
     try:
         saved = json.loads(read_file(folder / SETTINGS, remedy))
-        config = make_config(saved.pop("config"))
+        config = make_config(saved["config"], Path(str(saved.get("paths_in", "."))))
         asked = _Settings.read(saved)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise RunError(f"{folder / SETTINGS}: is damaged ({error}). {remedy}") from None
     check_plots()
     with ExitStack() as stack:
-        rivals = _rivals(config, folder, asked.num_envs, asked.seed + 1, stack)
+        rivals = _rivals(config, folder, asked.num_envs, asked.seed, stack)
         run = stack.enter_context(resume(folder, vec=None if rivals is None else rivals.vec))
         learner: Any = run.learner
-        records = Records(folder, asked.run_name, learner.episodes.count, learner.steps)
+        games = learner.episodes.count
+        records = Records(folder, asked.run_name, games, learner.steps)
+        records.remove_models_after(games)
+        if rivals is not None and rivals.archive is not None:
+            for member in rivals.archive.policies:
+                if member.id.startswith("games-") and int(member.id[6:]) > games:
+                    rivals.archive.remove(member.id)
         stack.enter_context(closing(records))
         return _Training(config, asked, run, records, rivals, verbose, on_update).train(on_learner)
 
@@ -213,6 +223,10 @@ def _rivals(config: Config, folder: Path, num_envs: int, seed: int, stack: ExitS
     archive = Archive(folder / "archive") if config.has_league else None
     rivals = Rivals(num_envs, _env_kwargs(config), folder / "models", archive, seed)
     stack.callback(rivals.vec.close)
+    for phase in config.phases:
+        for rival in phase.rivals:
+            if rival.checkpoint not in (None, "latest"):
+                load_policy(rival.checkpoint)  # what is wrong with it must not be found hours later
     return rivals
 
 
@@ -344,7 +358,10 @@ class _Training:
         if "value" in update.losses:
             self._records.add("losses", update.steps, update.losses["value"])
         self._records.flush()  # before a checkpoint, which counts these games
+        saved = self._run.saved_steps
         self._run(update)
+        if self._archive is not None and self._run.saved_steps != saved:
+            self._archive.save()
         self._evaluate_if_due()
         recent = self._rewards[-RECENT:]
         if self._show is not None:

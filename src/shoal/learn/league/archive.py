@@ -25,7 +25,7 @@ from shoal.learn.runs.policy_file import Origin, load_file, save_policy
 
 REGISTRY, POLICIES = "registry.json", "policies"
 LEARNER = "learner"  # the id of the policy that learns
-MOST_LOADED = 32  # policies that are kept in memory
+MOST_LOADED = 256  # policies that are kept in memory
 INERTIA = 0.95  # of the mean of the learner's results against a member
 DAMAGED = "Remove it to begin a new archive; the policies can be added again"
 
@@ -62,7 +62,7 @@ class Archive:
     """Policies on disk, and how well they play.
 
     Args:
-        folder: Folder of the archive. It is made if it does not exist.
+        folder: Folder of the archive. It is made when something is saved.
 
     Attributes:
         folder: The folder.
@@ -80,8 +80,6 @@ class Archive:
             raise MissingExtra(f'a league needs openskill ({error}): pip install "shoal[league]"') from error
         self._model = PlackettLuce()
         self.folder = Path(folder)
-        with file_errors_in_words(self.folder):
-            (self.folder / POLICIES).mkdir(parents=True, exist_ok=True)
         self.members: dict[str, Member] = self._read()
         self.members.setdefault(LEARNER, Member(LEARNER, has_policy=False))
         self._loaded: OrderedDict[str, BasePolicy] = OrderedDict()
@@ -104,7 +102,7 @@ class Archive:
     # -- policies ----------------------------------------------------------------------------------------
 
     def add(self, policy: BasePolicy, steps: int, member_id: str | None = None) -> Member:
-        """Save a policy as a new member. It begins with the rating of the learner.
+        """Save a policy as a new member. It begins with the learner's mean, and a deviation of 25/6 or more.
 
         Args:
             policy: Policy to copy.
@@ -116,7 +114,8 @@ class Archive:
         """
         name = f"steps-{steps:09d}" if member_id is None else member_id
         if not re.fullmatch(r"[\w.-]+", name) or name in self.members:
-            raise ArgumentError(f"member_id: expected a new name of letters, digits, - and ., got {name!r}")
+            raise ArgumentError(f"member_id: expected a new name of letters, digits and -_., got {name!r}")
+        self._make_folders()
         save_policy(self._path(name), policy, Origin(steps=steps))
         learner = self.members[LEARNER]
         # Less is known about it than about the learner, which has played more since.
@@ -146,6 +145,17 @@ class Archive:
         """All members with a policy, the oldest first."""
         return [member for member in self.members.values() if member.has_policy]
 
+    def remove(self, member_id: str) -> None:
+        """Remove a member with its policy."""
+        del self.members[member_id]
+        self._loaded.pop(member_id, None)
+        with file_errors_in_words(self._path(member_id)):
+            self._path(member_id).unlink(missing_ok=True)
+
+    def _make_folders(self) -> None:
+        with file_errors_in_words(self.folder):
+            (self.folder / POLICIES).mkdir(parents=True, exist_ok=True)
+
     def _path(self, member_id: str) -> Path:
         return self.folder / POLICIES / f"{member_id}.safetensors"
 
@@ -165,6 +175,7 @@ class Archive:
 
     def save(self) -> None:
         """Write the registry durably."""
+        self._make_folders()
         content: Any = {"members": [asdict(member) for member in self.members.values()]}
         write_file(self.folder / REGISTRY, json.dumps(content, indent=1).encode())
 

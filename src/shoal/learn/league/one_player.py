@@ -32,7 +32,8 @@ class OnePlayer(GymnasiumVectorEnv[Any, Any, Any]):
 
     Args:
         vec: Vec with two agents, flat observations and NEXT_STEP autoreset. It is closed with this env.
-        choose: Function that is given the number of an env and returns the key of its next opponent.
+        choose: Function that is given the number of an env and returns the key of its next opponent. It is
+            called when the next game begins.
         player_of: Function that returns the player of a key: a function from flat observations, [rows, ...],
             to actions, such as ``policy.act_batch``. None if the game plays that opponent itself.
         on_game: Function to call with the number of an env, the key of its opponent, and the learner's
@@ -44,6 +45,7 @@ class OnePlayer(GymnasiumVectorEnv[Any, Any, Any]):
     Attributes:
         keys: The key of each env's opponent.
         side: The player that the learner plays for in each env.
+        random: Generator of the sides. `choose` and players may draw from it too: it is part of a snapshot.
     """
 
     def __init__(
@@ -58,7 +60,8 @@ class OnePlayer(GymnasiumVectorEnv[Any, Any, Any]):
         seed: int = 0,
     ) -> None:
         if vec.agents_per_env != 2 or vec.rows_as_envs:
-            raise ArgumentError(f"vec: expected one with two agents, got {vec.agents_per_env}")
+            flag = " and rows_as_envs" if vec.rows_as_envs else ""
+            raise ArgumentError(f"vec: expected one with two agents, got {vec.agents_per_env}{flag}")
         if vec.autoreset_mode is not AutoresetMode.NEXT_STEP or vec.batch_size < vec.num_envs:
             raise ArgumentError("vec: expected a synchronous one with autoreset_mode=NEXT_STEP")
         if side not in (0, 1, None):
@@ -73,25 +76,29 @@ class OnePlayer(GymnasiumVectorEnv[Any, Any, Any]):
         self.single_action_space = vec.single_action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._random = np.random.default_rng(seed)
+        self.random = np.random.default_rng(seed)
         self._envs = np.arange(self.num_envs)
         self.keys = [""] * self.num_envs
         self.side = np.zeros(self.num_envs, np.int64)
         self._balance = np.zeros(self.num_envs)  # the learner's return minus the opponent's
         self._obs: NDArray[Any] = np.zeros(0)
         self._acting = np.zeros((self.num_envs, 2), np.bool_)
+        self._ended = np.zeros(self.num_envs, np.bool_)  # games that the next step begins anew
 
     def reset(self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None) -> Any:
         """Begin new games in all envs."""
         if options is not None:
             raise ArgumentError(f"options: expected none, got {options!r}")
         self._begin(self._envs)
+        self._ended[:] = False
         obs, _ = self._vec.reset(seed=seed)
         self._see(obs)
         return self._own(self._obs).copy(), {}
 
     def step(self, actions: Any) -> Any:
         """Step all games with the learner's actions and those of the opponents."""
+        if self._ended.any():
+            self._begin(np.flatnonzero(self._ended))
         sent = np.zeros((self.num_envs, 2, *np.shape(actions)[1:]), np.asarray(actions).dtype)
         sent[self._envs, self.side] = actions
         self._let_opponents_act(sent)
@@ -103,8 +110,10 @@ class OnePlayer(GymnasiumVectorEnv[Any, Any, Any]):
         terminated = self._own(terminations.reshape(self.num_envs, 2)).copy()
         truncated = self._own(truncations.reshape(self.num_envs, 2)).copy()
         seen = self._own(self._obs).copy()
-        if (over := terminated | truncated).any():
-            self._end(np.flatnonzero(over))
+        self._ended = terminated | truncated
+        if self._on_game is not None:
+            for env in np.flatnonzero(self._ended).tolist():
+                self._on_game(env, self.keys[env], float(self._balance[env]))
         return seen, own, terminated, truncated, {}
 
     def _own(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -116,20 +125,13 @@ class OnePlayer(GymnasiumVectorEnv[Any, Any, Any]):
         self._obs = obs.reshape(self.num_envs, 2, *obs.shape[1:])
         self._acting = self._vec.mask.reshape(self.num_envs, 2).copy()
 
-    def _end(self, envs: NDArray[np.int64]) -> None:
-        """Tell the results of games, and choose the next opponents."""
-        if self._on_game is not None:
-            for env in envs.tolist():
-                self._on_game(env, self.keys[env], float(self._balance[env]))
-        self._begin(envs)
-
     def _begin(self, envs: NDArray[np.int64]) -> None:
         chosen = [self._choose(env) for env in envs.tolist()]
         for env, key in zip(envs.tolist(), chosen, strict=True):
             self.keys[env] = key
         self._balance[envs] = 0.0
         if self._wanted_side is None:
-            self.side[envs] = self._random.integers(0, 2, len(envs))
+            self.side[envs] = self.random.integers(0, 2, len(envs))
         else:
             self.side[envs] = self._wanted_side
         if self._prepare is not None:
@@ -167,19 +169,21 @@ class OnePlayer(GymnasiumVectorEnv[Any, Any, Any]):
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state of all games; that of the policies is not part of it."""
+        arrays = self.side, self._balance, self._obs, self._acting, self._ended
         return {
             "vec": self._vec.snapshot(),
             "keys": list(self.keys),
-            "arrays": [each.copy() for each in (self.side, self._balance, self._obs, self._acting)],
-            "random": self._random.bit_generator.state,
+            "arrays": [each.copy() for each in arrays],
+            "random": self.random.bit_generator.state,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a snapshot."""
         self._vec.restore(state["vec"])
         self.keys = list(state["keys"])
-        self.side, self._balance, self._obs, self._acting = (each.copy() for each in state["arrays"])
-        self._random.bit_generator.state = state["random"]
+        arrays = [each.copy() for each in state["arrays"]]
+        self.side, self._balance, self._obs, self._acting, self._ended = arrays
+        self.random.bit_generator.state = state["random"]
 
     def close(self, **kwargs: Any) -> None:
         """Close the vec."""

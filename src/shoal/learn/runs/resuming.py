@@ -57,8 +57,7 @@ def resume(
         encoder: Module like the one that the policy was trained with, or its class, if it was not the default
             encoder.
         fresh_episodes: Whether to begin new episodes instead of reading the snapshot of the envs.
-        vec: Vec to go on with, if the learner was given one; it must be like that one. By default the vec is
-            made by the name of the run's env.
+        vec: The vec, if the run's learner was given a vec and not a name. It needs the same envs.
         **changes: Settings to change, such as ``total_steps=1_000_000`` or ``eval_every=50_000``: fields of
             `RunOptions`, and those that the config's `CHANGEABLE` lists. The result then differs from that
             of a run that had them from the start.
