@@ -86,12 +86,10 @@ _DQN: dict[str, dict[str, Any]] = {
     "LunarLander-v3": {
         "total_steps": 300_000,
         "num_envs": 16,
-        "batch_size": 128,
-        "learning_rate": 5e-4,
         "warmup_steps": 5000,
         "updates_per_step": 0.25,
-        "n_step": 3,
-        "exploration": 0.2,
+        "exploration": 0.15,
+        "epsilon_end": 0.1,
     },
     "atari-*": {  # CleanRL's settings, with two heads
         "total_steps": 10_000_000,
