@@ -329,7 +329,8 @@ def test_ports_that_cannot_be_used():
 def test_wrong_opponents_are_told_before_the_server_starts(tmp_path, capsys):
     done = in_process(capsys, "hockey", "play", "--against", "champion")
     assert done.returncode == 2
-    assert "expected none, weak, strong or the folder of a run, got 'champion'" in done.stderr
+    assert "expected none, weak, strong, person, the folder of a run or the file of" in done.stderr
+    assert "got 'champion', which does not exist" in done.stderr
     done = in_process(capsys, "hockey", "play", "--against", tmp_path)
     assert done.returncode == 2
     assert "has no policy.safetensors" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -85,16 +86,21 @@ class Trained:
         return np.asarray(chosen[0], np.float32).clip(-1.0, 1.0)
 
 
-def load_policy(run: str) -> Any:
+def load_policy(run: str, others: Sequence[str] = ()) -> Any:
     """Load the policy of a run, or one from its file, and check that it can play hockey.
+
+    Args:
+        run: Folder of the run, or file of the policy.
+        others: What else the user could have named, for the message.
 
     Raises:
         ArgumentError: If there is no such run or file, or if it was trained on another env.
         MissingExtra: If torch is not installed.
     """
     if not Path(run).exists():
+        known = f"{', '.join(others)}, " if others else ""
         raise ArgumentError(
-            f"expected the folder of a run or the file of a policy, got {run!r}, which does not exist"
+            f"expected {known}the folder of a run or the file of a policy, got {run!r}, which does not exist"
         )
     try:
         from shoal.learn.runs.policy_file import load_file
@@ -137,9 +143,4 @@ def make_player(name: str, seed: int | None = None) -> Player:
         return Nobody()
     if name in BOTS:
         return Bot(name == "weak", seed)
-    if not Path(name).exists():
-        raise ArgumentError(
-            f"expected {', '.join(BOTS)}, the folder of a run or the file of a policy, got {name!r}, which "
-            "is none of these"
-        )
-    return Trained(Path(name).resolve().stem, load_policy(name))
+    return Trained(Path(name).resolve().stem, load_policy(name, BOTS))

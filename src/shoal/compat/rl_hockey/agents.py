@@ -154,7 +154,6 @@ class DDDQN(_Agent):
 
     Example:
         >>> import numpy as np
-    import torch
         >>> from shoal.compat.rl_hockey import DDDQN
         >>> agent = DDDQN(state_dim=18, action_dim=8, hidden_dim=[32])
         >>> states = np.zeros((5, 18))
@@ -244,7 +243,6 @@ class SAC(_Agent):
 
     Example:
         >>> import numpy as np
-    import torch
         >>> from shoal.compat.rl_hockey import SAC
         >>> agent = SAC(state_dim=18, action_dim=4, hidden_dim=[32])
         >>> agent.act(np.zeros(18)).shape, agent.act_batch(np.zeros((5, 18))).shape

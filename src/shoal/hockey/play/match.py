@@ -37,7 +37,7 @@ def opponents_with(against: str) -> tuple[Opponents, str]:
     offered: dict[str, Callable[[], Player]] = {name: partial(make_player, name) for name in BOTS}
     if against in (*BOTS, PERSON):
         return offered, against
-    policy, name = load_policy(against), f"run {Path(against).resolve().name}"
+    policy, name = load_policy(against, (*BOTS, PERSON)), f"run {Path(against).resolve().name}"
     return {**offered, name: lambda: Trained(name, policy)}, name
 
 

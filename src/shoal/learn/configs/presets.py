@@ -105,7 +105,12 @@ _DQN: dict[str, dict[str, Any]] = {
     },
 }
 
-_PENDULUM_SAC: dict[str, Any] = {"total_steps": 20_000, "num_envs": 4, "learning_rate": 1e-3}
+_PENDULUM_SAC: dict[str, Any] = {
+    "total_steps": 20_000,
+    "num_envs": 4,
+    "learning_rate": 1e-3,
+    "updates_per_step": 0.5,
+}
 
 _SAC: dict[str, dict[str, Any]] = {
     "Pendulum-v1": _PENDULUM_SAC,
